@@ -21,8 +21,7 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.wording import counted, listed
 from deviceshare.kube.refusals import Unserved
 from deviceshare.kube.visibility import WHOLE_CLUSTER, Visibility, without_selector
-from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS
-from deviceshare.loops.policy_kinds import VALIDATING
+from deviceshare.loops.kinds import VALIDATING, WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.ports import ApiError, Cluster, Forbidden, NotFound, Unavailable
 
 if TYPE_CHECKING:

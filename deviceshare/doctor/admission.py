@@ -25,8 +25,17 @@ from deviceshare.domain.admission import settings
 from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, left_out
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.kube.refusals import Unserved
-from deviceshare.loops.kinds import PODS, WEBHOOK_CONFIGURATIONS, WebhookConfiguration
-from deviceshare.loops.policy_kinds import MUTATING, POLICIES, VALIDATING, AdmissionPolicy, PolicyBinding, PolicyKinds
+from deviceshare.loops.kinds import (
+    MUTATING,
+    PODS,
+    POLICIES,
+    VALIDATING,
+    WEBHOOK_CONFIGURATIONS,
+    AdmissionPolicy,
+    PolicyBinding,
+    PolicyKinds,
+    WebhookConfiguration,
+)
 from deviceshare.loops.ports import ApiError, Cluster, Kind, NotFound
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from deviceshare.doctor import admission, canary, gpu, handover, installation, nodes, rights
 from deviceshare.doctor.findings import PROBLEM, Check, checked
 from deviceshare.domain.objects.nodes import SharingLabels
-from deviceshare.loops.labelled_cluster import LabelledCluster
+from deviceshare.loops.api_objects import LabelledCluster
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api

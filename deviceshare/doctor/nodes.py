@@ -288,7 +288,7 @@ def judge_waiting(
     lines: defaultdict[str, list[Pod]] = defaultdict(list)
     for pod in pods:
         if pod.pending and not pod.group:
-            lines[pod.line].append(pod)
+            lines[pod.queue_key].append(pod)
     for mine in lines.values():
         if request := request_of(mine[0], None):
             found += ruled_out(fleet, request, mine)

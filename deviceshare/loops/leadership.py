@@ -13,7 +13,7 @@ leader by when it began its last renewal that succeeded. The times in the Lease 
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -80,15 +80,17 @@ class Elector:
         self._lease: Lease | None = None
         self._renewed = 0.0
 
-    async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs `lead` whenever the lease is held: when it is lost, `lead` is stopped and the lease awaited again.
 
         When cancelled, or when `lead` ends unasked, `lead` is stopped first and the lease released last. Raises
         `StillWorking` when `lead` doesn't stop, and whatever `lead` raises.
         """
+        lost = True
         try:
-            while await self._term(lead):
-                pass
+            while lost:
+                await self._acquire()
+                lost = await self._hold(lead)
         except StillWorking:
             raise
         except BaseException:
@@ -96,19 +98,10 @@ class Elector:
             raise
         await self._release()
 
-    async def _term(self, lead: Callable[[], Awaitable[None]]) -> bool:
-        """Waits for the lease and leads; returns True when the lease was lost, False when `lead` ended unasked."""
-        await self._acquire()
-        try:
-            await self._hold(lead)
-        except _Lost as error:
-            log.warning("Lost the lease", error=str(error))
-            return True
-        return False
-
-    async def _hold(self, lead: Callable[[], Awaitable[None]]) -> None:
+    async def _hold(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Leads; returns True when the lease was lost, False when `lead` ended unasked."""
         self.leading = True
-        working = asyncio.create_task(_run(lead), name="leading")
+        working = asyncio.create_task(lead(), name="leading")
         renewing = asyncio.create_task(self._renew(), name="lease-renewal")
         try:
             await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
@@ -119,9 +112,14 @@ class Elector:
             await _stop(renewing, self._timing.stop)
             if not stopped:
                 raise StillWorking(f"the leader's work did not stop within {self._timing.stop:g} s")
-        for task in (working, renewing):
-            if not task.cancelled():
-                task.result()
+        try:
+            for task in (working, renewing):
+                if not task.cancelled():
+                    task.result()
+        except _Lost as error:
+            log.warning("Lost the lease", error=str(error))
+            return True
+        return False
 
     async def _acquire(self) -> None:
         seen: object = None
@@ -210,10 +208,6 @@ class Elector:
                     log.info("Released the lease", identity=self._identity)
         except (ApiError, TimeoutError) as error:
             log.warning("Failed to release the lease", error=str(error) or "no answer in time")
-
-
-async def _run(lead: Callable[[], Awaitable[None]]) -> None:
-    await lead()
 
 
 async def _stop(task: asyncio.Task[None], patience: float) -> bool:

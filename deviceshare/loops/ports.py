@@ -5,6 +5,7 @@ model of an API server that crashes and delays them at will.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -70,17 +71,15 @@ class Unavailable(ApiError):
     """429, 5xx, a time-out or a broken connection"""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Kind(Generic[T]):
     """One kind of API object: where it lives and the Struct it is decoded to."""
 
-    __slots__ = ("api_version", "kind", "namespaced", "plural", "type")
-
-    def __init__(self, api_version: str, kind: str, plural: str, type_: type[T], *, namespaced: bool) -> None:
-        self.api_version = api_version
-        self.kind = kind
-        self.plural = plural
-        self.type = type_
-        self.namespaced = namespaced
+    api_version: str
+    kind: str
+    plural: str
+    type: type[T]
+    namespaced: bool = field(kw_only=True)
 
     def path(self, name: str = "", namespace: str = "", subresource: str = "") -> str:
         """The URL path of the collection, of one object, or of its subresource."""

@@ -1,4 +1,4 @@
-"""A work queue of keys, with workers and backoff.
+"""A work queue of keys, with workers; a rate limit over keys, and a backoff for each.
 
 A key says which object to reconcile; the reconciler reads the state as it is then and does what is missing. However
 often an object changes, it is reconciled once more; a key that fails is retried later without holding up the others.
@@ -8,6 +8,7 @@ The idea is client-go's workqueue (https://pkg.go.dev/k8s.io/client-go/util/work
 import asyncio
 import heapq
 import itertools
+import math
 import random
 import time
 from collections import deque
@@ -187,3 +188,57 @@ class Queue(Generic[K]):
         self._not_before[key] = self._clock() + delay
         self._due.pop(key, None)
         self.add(key)
+
+
+class RateLimit(Generic[K]):
+    """A key that asks gets a time and keeps it until its turn is over. No key waits while few ask."""
+
+    def __init__(self, a_second: float) -> None:
+        self._apart = 1 / a_second
+        self._next = 0.0
+        self._times: dict[K, float] = {}
+
+    def at(self, key: K, now: float) -> float:
+        """When the key's turn comes, in seconds of the clock of `now`."""
+        if key not in self._times:
+            # Keys that gave up their turns leave no gap: nobody waits for longer than those that are there take.
+            longest = now + (len(self._times) + 1) * self._apart
+            self._times[key] = max(min(self._next, longest), now)
+            self._next = self._times[key] + self._apart
+        return self._times[key]
+
+    def over(self, key: K) -> None:
+        """The key had its turn, or needs none any more."""
+        self._times.pop(key, None)
+
+
+class Backoff(Generic[K]):
+    """How long keys are left alone, the longer the more often in a row they failed; the last of `seconds` for ever."""
+
+    def __init__(self, clock: Callable[[], float], *seconds: float, forgotten: float = math.inf) -> None:
+        """After `forgotten` seconds more without a failure a key starts again."""
+        self._clock = clock
+        self._seconds = seconds
+        self._forgotten = forgotten
+        self._failures: dict[K, tuple[int, float]] = {}
+        """How often in a row, and until when the key is left alone."""
+
+    def fail(self, key: K) -> None:
+        now = self._clock()
+        self._failures = {k: each for k, each in self._failures.items() if now <= each[1] + self._forgotten}
+        times, _ = self._failures.get(key, (0, 0.0))
+        self._failures[key] = times + 1, now + self._seconds[min(times, len(self._seconds) - 1)]
+
+    def until(self, key: K) -> float:
+        """Until when the key is left alone; 0 where it has not failed."""
+        return self._failures.get(key, (0, 0.0))[1]
+
+    def forget(self, key: K) -> None:
+        self._failures.pop(key, None)
+
+    def clear(self) -> None:
+        self._failures.clear()
+
+    def __bool__(self) -> bool:
+        """Whether any key failed."""
+        return bool(self._failures)

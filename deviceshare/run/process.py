@@ -25,11 +25,11 @@ from deviceshare.kube.pulse import Pulse
 from deviceshare.kube.recorder import EventRecorder
 from deviceshare.loops.background import Background
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
+from deviceshare.loops.leader.context import ControllerContext, GatePlacement
 from deviceshare.loops.leader.controller import Controller
-from deviceshare.loops.leader.term import GatePlacement, Term
 from deviceshare.loops.leadership import Elector
 from deviceshare.loops.ports import ApiError, Mirror, Subject
-from deviceshare.loops.protocol import bind, gate
+from deviceshare.loops.protocol import bind
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 from deviceshare.loops.replica.impostor_watch import ImpostorWatch
@@ -92,10 +92,10 @@ class Process:
             ledgers=mirrors.ledgers,
             quotas=mirrors.quotas,
             on_conflict=self._metrics.claim_conflicts.inc,
-            attach=gate.lift if gates else bind.attach,
+            attach=bind.lift if gates else bind.attach,
         )
         mirrors.pods.subscribe(self._binder.change)
-        self._placement = GatePlacement(self._binder, mirrors.others, settings.share_resources) if gates else None
+        self._placement = GatePlacement(self._binder, settings.share_resources) if gates else None
         self._controller: Controller | None = None
         # A process that restarts within its predecessor's lease must not be taken for it.
         identity = f"{settings.instance}_{uuid4().hex[:8]}"
@@ -179,7 +179,7 @@ class Process:
     async def _reconcile(self) -> None:
         """One term as the leader, which ends when it is interrupted."""
         version = await self._server_version()
-        term = Term(
+        term = ControllerContext(
             cluster=self._cluster,
             fleet=self._fleet,
             groups=self._mirrors.groups,

@@ -6,21 +6,25 @@ Writes of the leader take effect at once, and its mirrors hear of them at the ne
 import asyncio
 import gc
 import itertools
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+import deviceshare
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.leader.ledgers import GATHER_SECONDS
-from deviceshare.loops.leader.term import Term
 from deviceshare.loops.ports import Conflict, Kind, NotFound, Subject
 from deviceshare.loops.queue import Queue
 from deviceshare.loops.replica.feed import Feed
@@ -28,6 +32,9 @@ from deviceshare.run import memory
 from tests.benchmarks import large_cluster
 from tests.benchmarks.large_cluster import CREATED, Raw, Size, uid_of
 
+OURS = str(Path(deviceshare.__file__).parent)
+COUNTED = 10
+"""Changes over which calls are counted."""
 QUIET_SECONDS = GATHER_SECONDS + 0.2
 """Keys that are due later wait for their time: what is due sooner belongs to what was begun."""
 
@@ -162,6 +169,8 @@ class ChangeCost(Struct):
     """That callback."""
     writes: float
     """A change."""
+    calls: float = 0.0
+    """Of Python functions of deviceshare, for one change and all that follows."""
 
 
 class HeldLeader:
@@ -186,7 +195,7 @@ class HeldLeader:
     @asynccontextmanager
     async def leading(self) -> AsyncIterator[None]:
         """One term; entered when its reconcilers have their first keys."""
-        term = Term(cluster=self.cluster, fleet=self.fleet, recorder=NoEvents(), **self._named)  # type: ignore[arg-type]
+        term = ControllerContext(cluster=self.cluster, fleet=self.fleet, recorder=NoEvents(), **self._named)  # type: ignore[arg-type]
         self._controller = Controller(term)
         task = asyncio.create_task(self._controller.run())
         try:
@@ -229,10 +238,26 @@ class HeldLeader:
                 change(each)
                 await asyncio.sleep(apart)
             await asyncio.sleep(1.5)
-        cpu = time.process_time() - cpu
-        return ChangeCost(
-            what, cpu * 1000 / number, holds.longest * 1000, holds.whose, (self.cluster.writes - writes) / number
-        )
+        cpu, writes = time.process_time() - cpu, self.cluster.writes - writes
+        calls = await self._calls(change, number)
+        return ChangeCost(what, cpu * 1000 / number, holds.longest * 1000, holds.whose, writes / number, calls)
+
+    async def _calls(self, change: Callable[[int], object], first: int) -> float:
+        """Of further changes: a profiler has its price."""
+        calls = 0
+
+        def note(frame: FrameType, event: str, _: object) -> None:
+            nonlocal calls
+            calls += event == "call" and frame.f_code.co_filename.startswith(OURS)
+
+        sys.setprofile(note)
+        try:
+            for each in range(first, first + COUNTED):
+                change(each)
+            await asyncio.sleep(1.5)
+        finally:
+            sys.setprofile(None)
+        return calls / COUNTED
 
     def change_ledger(self, number: int) -> None:
         """A bind claims a node's device for a waiting group, and the next change takes the claim away."""
@@ -247,10 +272,18 @@ class HeldLeader:
         self.cluster.change(GROUPS, group, {"spec": {"resources": {large_cluster.GPU: 7 + number % 2}}})
 
     def change_pod(self, number: int) -> None:
-        """kube-scheduler refuses a pod again, in other words."""
-        refused = large_cluster.REFUSED | {"message": f"0/{number} nodes are available"}
+        """kube-scheduler refuses a pod again, for another reason."""
+        reason = ("Unschedulable", "SchedulerError")[number % 2]
+        refused = large_cluster.REFUSED | {"message": f"0/{number} nodes are available", "reason": reason}
         pod = f"default/pod-{self.cluster.size.bound + number}"
         self.cluster.change(PODS, pod, {"status": {"conditions": [refused]}})
+
+    def change_running(self, number: int) -> None:
+        """A kubelet reports a condition of a pod that runs, by which nothing is decided."""
+        ready = {"type": "Ready", "status": "True", "message": str(number)}
+        self.cluster.change(
+            PODS, f"default/pod-{number % self.cluster.size.bound}", {"status": {"conditions": [ready]}}
+        )
 
     def change_node(self, number: int) -> None:
         """A node's owner gives it a label."""
@@ -266,6 +299,7 @@ async def measure(size: Size, number: int, apart: float) -> AsyncIterator[Change
         ("a ledger", leader.change_ledger),
         ("a group", leader.change_group),
         ("a pod", leader.change_pod),
+        ("a pod that runs on", leader.change_running),
         ("a node", leader.change_node),
     )
     async with leader.leading():

@@ -59,9 +59,11 @@ def leader(*, nodes: int, groups: int, waiting: int, pods: int, changes: int, ap
     if as_json:
         click.echo(msgspec.json.encode({"size": size._asdict(), "costs": costs}))
         return
-    table = Table("", "CPU ms", "longest hold ms", "writes", title=f"The leader at {size}")
+    table = Table("", "CPU ms", "longest hold ms", "writes", "calls", title=f"The leader at {size}")
     for cost in costs:
-        table.add_row(cost.what, f"{cost.cpu_ms:.1f}", f"{cost.longest_ms:.1f}", f"{cost.writes:.1f}")
+        table.add_row(
+            cost.what, f"{cost.cpu_ms:.1f}", f"{cost.longest_ms:.1f}", f"{cost.writes:.1f}", f"{cost.calls:.0f}"
+        )
     Console().print(table)
 
 

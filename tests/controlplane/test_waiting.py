@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from deviceshare.domain.admission.settings import WEBHOOKS
-from deviceshare.loops.leader.touch_window import PLACES, TRIED_SECONDS
+from deviceshare.loops.leader.waker import PLACES, TRIED_SECONDS
 from tests.controlplane.admission import injection_away
 from tests.controlplane.pool import GPU, VISIBLE, Pool, pod, refers
 

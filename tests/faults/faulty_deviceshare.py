@@ -40,16 +40,20 @@ _HELPERS = frozenset(
         "protocol/claiming.py write_claims",
         "protocol/holders.py _write",
         "protocol/holders.py fence",
-        "leader/group_deletions.py GroupDeletions._write",
+        "leader/releaser.py Releaser._write_finalizers",
+        "leader/context.py ControllerContext.delete_unchanged",
     )
 )
 _WRITING = frozenset(
-    {"patch", "create", "delete", "bind", "apply", "evict", "annotate", "fence", "_write", "write_claims"}
+    {
+        *("patch", "create", "delete", "bind", "apply", "evict", "annotate", "fence"),
+        *("_write", "write_claims", "_write_finalizers", "delete_unchanged"),
+    }
 )
 
 
 class Write(NamedTuple):
-    """One write as a tester names it: PATCH nodedevices protocol/collect.py collect 2, the second write there."""
+    """One write as a tester names it: PATCH nodedevices protocol/release.py _leave 2, the second write there."""
 
     method: str
     resource: str

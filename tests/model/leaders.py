@@ -1,4 +1,4 @@
-"""What leaders do in the model: the steps of Collect and of Release (claims.md).
+"""What leaders do in the model: the steps of Release (claims.md), of claims that nobody needs (collect) and for causes.
 
 There are two leaders, since an old one may still be running. Each does one thing at a time, and may stop for ever
 at any step.

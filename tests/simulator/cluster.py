@@ -11,8 +11,8 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import pod_obstacle, request_of
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NAMESPACES, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.leader.controller import Controller
-from deviceshare.loops.leader.term import Term
 from deviceshare.loops.ports import ApiError
 from deviceshare.loops.protocol.bind import Refused, binds_over, compares
 from deviceshare.loops.replica.binder import Binder
@@ -59,7 +59,7 @@ class Process:
     def lead(self) -> None:
         """Begins a term."""
         version = (1, 36) if self._server.compares else None
-        term = Term(
+        term = ControllerContext(
             cluster=self.client,
             fleet=self.fleet,
             groups=self.groups,

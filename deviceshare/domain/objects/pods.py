@@ -33,8 +33,8 @@ def is_impostor(meta: ObjectMeta) -> bool:
 
 UNSCHEDULABLE: Final = "Unschedulable"
 """The reason of `PodScheduled=False` where no node fits (k8s.io/api/core/v1)."""
-SHARE_LINE: Final = "/"
-"""The beginning of a `Pod.line` that is no group's name."""
+SHARE_KEY: Final = "/"
+"""The beginning of a `Pod.queue_key` that is no group's name."""
 
 
 class Pod(Struct, frozen=True, gc=False, rename="camel"):
@@ -111,9 +111,9 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         return self.metadata.annotations.get(contract.STRATEGY, "binpack")
 
     @property
-    def line(self) -> str:
+    def queue_key(self) -> str:
         """Equal for waiting pods that want the same: their group, or their namespace and share; "" for others."""
-        share = f"{SHARE_LINE}{self.metadata.namespace} {self.strategy} {tuple(self.share)}" if self.share else ""
+        share = f"{SHARE_KEY}{self.metadata.namespace} {self.strategy} {tuple(self.share)}" if self.share else ""
         return self.group or share
 
     @property

@@ -3,7 +3,7 @@
 In clusters without a kube-scheduler of our own, deviceshare chooses the node, and the cluster's scheduler binds the pod
 there or nowhere. So what it surely refuses is asked first: taints, cordons, the pod's nodeSelector and required node
 affinity, and the resources that it requests. It checks more than this (inter-pod affinity, topology spread, volumes,
-host ports, ResourceClaims): a pod that it refuses for those is placed once more (loops/leader/unschedulable_pods.py).
+host ports, ResourceClaims): a pod that it refuses for those is placed once more (loops/leader/gates.py).
 https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins
 """
 

@@ -19,9 +19,9 @@ from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.wording import listed
 from deviceshare.loops.agent.evictions import SPARED, Intruder
 from deviceshare.loops.agent.own_node import OwnNode
+from deviceshare.loops.api_objects import node_subject
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Subject
-from deviceshare.loops.subjects import node_subject
 
 log = structlog.get_logger(__name__)
 

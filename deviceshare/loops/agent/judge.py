@@ -13,7 +13,7 @@ from deviceshare.domain.device_health.examination import APPLICATION_XIDS, LOST,
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.agent.ports import Sight, Xid
-from deviceshare.loops.subjects import node_subject
+from deviceshare.loops.api_objects import node_subject
 
 log = structlog.get_logger(__name__)
 

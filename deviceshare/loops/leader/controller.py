@@ -5,35 +5,31 @@ answer to "what happens when a pod ends?" is in one place.
 """
 
 import asyncio
-from typing import Any
+import itertools
+from collections.abc import Iterable
+from typing import Any, Final
 
 import structlog
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.groups import Group, NamespaceObject
-from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
+from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
-from deviceshare.domain.placement import allocation, counted_devices, device_memory, dialect_leftovers
-from deviceshare.domain.placement.device_states import device_states, free_devices
+from deviceshare.domain.placement import counted_devices, device_memory, dialect_leftovers
 from deviceshare.domain.placement.dra_view import DraView
-from deviceshare.loops.gradual_subscription import GradualSubscription
+from deviceshare.loops.api_objects import says_the_same
+from deviceshare.loops.leader.context import ControllerContext
+from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.endings import Endings
-from deviceshare.loops.leader.gate_reconcilers import GateReconcilers
-from deviceshare.loops.leader.group_deletions import GroupDeletions
+from deviceshare.loops.leader.gates import Gates
 from deviceshare.loops.leader.group_statuses import GroupStatuses
-from deviceshare.loops.leader.idle_groups import IdleGroups
 from deviceshare.loops.leader.ledgers import Ledgers
-from deviceshare.loops.leader.moving_groups import MovingGroups
 from deviceshare.loops.leader.quota_counts import QuotaCounts, allows_no_more
 from deviceshare.loops.leader.rebinder import Rebinder
 from deviceshare.loops.leader.releaser import Releaser
-from deviceshare.loops.leader.residents import Residents
-from deviceshare.loops.leader.term import Term
 from deviceshare.loops.leader.uninjected_pods import UninjectedPods
 from deviceshare.loops.leader.waker import Waker
 from deviceshare.loops.ports import Mirror, ObjectChange, Watcher
@@ -41,58 +37,58 @@ from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
 
-STUCK_SECONDS = 30.0
+STUCK_SECONDS: Final = 30.0
 """A queue that has not looked for work for this long is stuck; it does so each second."""
-COVER_SECONDS = 1.0
-"""Between a change of a pod and the check that a claim covers its devices; nearly always one does."""
+AT_ONCE: Final = 50
+"""Existing objects reported between two turns of the event loop: a few milliseconds."""
 
 
 class Controller:
     """Reconciles everything in one term as the leader; `run` runs once."""
 
-    def __init__(self, term: Term) -> None:
-        self._term = term
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
         self._dra = DraView()
-        self._residents = Residents()
-        self._keeper = Ledgers(term, self._residents, self._dra)
-        self._statuses = GroupStatuses(term)
-        self._releaser = Releaser(term)
-        self._rebinder = Rebinder(term)
-        self._endings = Endings(term)
-        self._waker = Waker(term)
-        self._quotas = QuotaCounts(term)
-        self._idle = IdleGroups(term)
-        self._deletions = GroupDeletions(term)
-        self._moving = MovingGroups(term)
-        self._uninjected = UninjectedPods(term)
-        self._gates = GateReconcilers(term, term.placement) if term.placement else None
-        reconcilers = (self._keeper, self._releaser, self._rebinder, self._endings, self._statuses, self._waker)
-        self._queues: tuple[Queue[Any], ...] = tuple(reconciler.queue for reconciler in reconcilers)
-        self._queues += (self._quotas.queue, self._idle.queue, self._deletions.queue, self._moving.queue)
-        self._queues += (self._uninjected.queue,)
-        self._queues += self._gates.queues if self._gates else ()
+        self._ledgers = Ledgers(context, self._dra)
+        self._coverage = Coverage(context)
+        self._statuses = GroupStatuses(context)
+        self._releaser = Releaser(context)
+        self._rebinder = Rebinder(context)
+        self._endings = Endings(context)
+        self._waker = Waker(context)
+        self._quotas = QuotaCounts(context)
+        self._uninjected = UninjectedPods(context)
+        self._gates = Gates(context, context.placement, self._releaser) if context.placement else None
+        self._queues: tuple[Queue[Any], ...] = (
+            self._ledgers.queue,
+            self._coverage.queue,
+            self._releaser.queue,
+            self._rebinder.queue,
+            self._endings.queue,
+            self._statuses.queue,
+            *self._waker.queues,
+            self._quotas.queue,
+            self._uninjected.queue,
+            *(self._gates.queues if self._gates else ()),
+        )
 
     async def run(self) -> None:
         """Works until cancelled. The mirrors must have been listed: nothing may be concluded from half a cluster."""
         # Pods and ledgers first: what the others conclude from groups and nodes depends on them.
-        term = self._term
-        optional = (
-            (term.slices, self._on_slice),
-            (term.resource_claims, self._on_resource_claim),
-            (term.namespaces, self._on_namespace),
-            (term.quotas, self._on_quota),
-            (term.uninjected, self._uninjected.change),
-            (term.others, self._on_other),
+        context = self._context
+        watched: tuple[tuple[Mirror[Any] | None, Watcher], ...] = (
+            (context.slices, lambda change: self._on_dra(self._dra.change_slice(change.old, change.new))),
+            (context.resource_claims, lambda change: self._on_dra(self._dra.change_claim(change.old, change.new))),
+            (context.namespaces, self._on_namespace),
+            (context.quotas, self._on_quota),
+            (context.uninjected, self._uninjected.change),
+            (context.others, self._on_other),
+            (context.pods, self._on_pod),
+            (context.ledgers, self._on_ledger),
+            (context.groups, self._on_group),
+            (context.nodes, self._on_node),
         )
-        watched: tuple[tuple[Mirror[Any], Watcher], ...] = (
-            *((mirror, watcher) for mirror, watcher in optional if mirror is not None),
-            (term.pods, self._on_pod),
-            (term.ledgers, self._on_ledger),
-            (term.groups, self._on_group),
-            (term.nodes, self._on_node),
-            *(((term.placement.others, self._gates.placer.change_other),) if term.placement and self._gates else ()),
-        )
-        subscriptions = [GradualSubscription(mirror, watcher) for mirror, watcher in watched]
+        subscriptions = [GradualSubscription(mirror, watcher) for mirror, watcher in watched if mirror is not None]
         try:
             for subscription in subscriptions:
                 await subscription.begin()
@@ -103,45 +99,41 @@ class Controller:
         finally:
             for subscription in subscriptions:
                 subscription.end()
-            term.on_uncovered(0)  # From now on the next leader counts, however what follows ends.
-            await self._keeper.close()
+            context.on_uncovered(0)  # From now on the next leader counts, however what follows ends.
+            await self._ledgers.close()
             if self._gates:
                 await self._gates.close()
             log.info("Stopped reconciling")
 
     def stuck(self) -> str:
         """Why no work is done although the queues run, or ""."""
-        now = self._term.clock()
+        now = self._context.clock()
         stuck = [queue.name for queue in self._queues if now - queue.ticked > STUCK_SECONDS]
         return f"not looked for work for {STUCK_SECONDS:.0f} s: {', '.join(stuck)}" if stuck else ""
 
     def _on_pod(self, change: ObjectChange[Pod]) -> None:
         # Hundreds of pods may change in a second. Only what makes a difference is enqueued at once.
-        self._term.members.change(change)
+        if change.old and change.new and says_the_same(change.old, change.new):
+            return
+        self._context.index.change_pod(change)
         self._waker.change(change)
         self._uninjected.change_injected(change)
         if self._gates:
             self._gates.change_pod(change)
+        self._ledgers.change_pod(change)
+        self._coverage.change_pod(change)
+        self._releaser.change_pod(change)
+        for group in {pod.group for pod in change.sides} - {""}:
+            self._statuses.enqueue_for_pods(group)
         for pod in change.sides:
-            if not pod.wants_devices:
-                continue
-            if pod.group:
-                self._statuses.enqueue_for_pods(pod.group)
-                self._idle.enqueue_for_pods(pod.group)
-                self._deletions.enqueue_for_pods(pod.group)
-                self._moving.enqueue(self._term.groups.get(pod.group))
-            if pod.share:
-                self._releaser.enqueue_holder(change.key)
             if pod.holder_uid:
-                self._keeper.queue.add(pod.node, COVER_SECONDS)
-                self._rebinder.enqueue_pod(pod)
-            if pod.ending:
+                self._rebinder.change_pod(pod)
+            if pod.ending and pod.wants_devices:
                 self._endings.queue.add(change.key)
-        old, new = change.old, change.new
-        if old and (old.metadata.unreadable or not (new and new.lives)):
-            self._releaser.enqueue_holder(old.holder_name)
 
     def _on_other(self, change: ObjectChange[Pod]) -> None:
+        if self._gates:
+            self._gates.change_other(change)
         # Where nobody knows which devices a pod has from a device plugin, none of its node can be had.
         old, new = (_past_us(side) for side in (change.old, change.new))
         if old != new:
@@ -150,43 +142,43 @@ class Controller:
             self._enqueue_waiting()
 
     def _on_ledger(self, change: ObjectChange[NodeDevices]) -> None:
-        if change.old and change.new and _for_people(change.old, change.new):
-            return  # nothing is decided by it, and where programs take turns it changes every few seconds
-        self._releaser.change(change)
-        self._rebinder.change(change)
+        old, new = change.old, change.new
+        if old and new and _without_news(old) == _without_news(new):
+            return  # where programs take turns that changes every few seconds
+        self._releaser.change_ledger(change)
+        self._rebinder.change_ledger(change)
         self._quotas.change_ledger(change)
-        self._keeper.queue.add(change.key)
+        self._coverage.change_ledger(change)
+        self._ledgers.queue.add(change.key)
         for ledger in change.sides:
             for claim in ledger.claims.values():
                 if claim.group:
-                    self._statuses.queue.add(claim.group)
+                    self._statuses.enqueue(claim.group)
         self._enqueue_statuses_on(change.key)
-        old, new = change.old, change.new
         if new and not (old and _offers_no_more(new, old)):
             self._enqueue_waiting()
 
     def _on_group(self, change: ObjectChange[Group]) -> None:
-        self._residents.change(change)
-        self._statuses.queue.add(change.key)
-        self._releaser.enqueue_holder(change.key)
-        self._idle.queue.add(change.key)
-        self._deletions.queue.add(change.key)
-        self._moving.queue.add(change.key)
-        self._waker.queue.add(change.key)
+        self._context.index.change_group(change)
+        self._statuses.change(change)
+        self._releaser.change_group(change)
+        self._waker.enqueue(change.key)
         self._quotas.change_group(change)
         if self._gates:
-            self._gates.placer.enqueue()
+            self._gates.enqueue()
         if change.new:
-            self._keeper.enqueue_home(change.new)
-            self._rebinder.enqueue_holder(change.new)
+            self._ledgers.change_group(change.new)
+            self._coverage.change_group(change.new)
+            self._rebinder.change_group(change.new)
 
     def _on_node(self, change: ObjectChange[Node]) -> None:
         if self._gates:
             self._gates.change_node(change)
         if change.old and change.new and _facets(change.old) == _facets(change.new):
             return  # a heartbeat
-        self._rebinder.enqueue_node(change.key)
-        self._keeper.queue.add(change.key)
+        self._rebinder.change_node(change.key)
+        self._releaser.change_node(change.key)
+        self._ledgers.queue.add(change.key)
         self._enqueue_statuses_on(change.key)
         self._enqueue_waiting()
 
@@ -198,7 +190,7 @@ class Controller:
 
     def _on_quota(self, change: ObjectChange[DeviceQuota]) -> None:
         self._quotas.queue.add(change.key)
-        self._statuses.enqueue_waiting()
+        self._statuses.enqueue_concerned()
         if not (change.old and change.new and allows_no_more(change.new, change.old)):
             self._enqueue_waiting()
 
@@ -206,22 +198,58 @@ class Controller:
         """Has whoever may place waiting pods look at them: devices came free, or a node changed."""
         self._waker.enqueue_waiting()
         if self._gates:
-            self._gates.placer.enqueue()
+            self._gates.enqueue()
 
-    def _on_slice(self, change: ObjectChange[ResourceSlice]) -> None:
-        for node in self._dra.change_slice(change.old, change.new):
-            self._keeper.queue.add(node)
-
-    def _on_resource_claim(self, change: ObjectChange[ResourceClaim]) -> None:
-        for node in self._dra.change_claim(change.old, change.new):
-            self._keeper.queue.add(node)
+    def _on_dra(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            self._ledgers.queue.add(node)
 
     def _enqueue_statuses_on(self, node: str) -> None:
         """Enqueues the statuses of groups that are bound to the node, and of those that wait for what it has."""
-        for group in self._residents[node]:
-            self._statuses.queue.add(group.name)
-            self._moving.enqueue(group)
+        for group in self._context.index.bound[node]:
+            self._statuses.enqueue(group.name)
         self._statuses.enqueue_concerned()
+
+
+class GradualSubscription:
+    """Reports each object of a mirror first as an addition, and then every change of it, as `Mirror.subscribe` does.
+
+    A mirror reports existing objects all at once. Ten thousand would keep the event loop, which answers webhooks, for
+    half a second: here they are reported a few at a time.
+    """
+
+    def __init__(self, mirror: Mirror[Any], watcher: Watcher) -> None:
+        self._mirror = mirror
+        self._watcher = watcher
+        self._unreported: dict[str, None] = {}
+        """The keys of existing objects, in their order."""
+
+    async def begin(self) -> None:
+        """Returns when all existing objects have been reported."""
+        self._unreported = {obj.metadata.key: None for obj in self._mirror.values()}
+        self._mirror.subscribe(self._change)
+        for number in itertools.count(1):
+            if not self._unreported:
+                return
+            key = next(iter(self._unreported))
+            del self._unreported[key]
+            try:
+                self._watcher(ObjectChange(key, None, self._mirror.get(key)))
+            except Exception:
+                # As a mirror does: one object must not keep the leader from all others.
+                log.exception("Watcher failed on an existing object", key=key)
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def end(self) -> None:
+        """Reports nothing more; may be called before `begin`."""
+        self._mirror.unsubscribe(self._change)
+
+    def _change(self, change: ObjectChange[Any]) -> None:
+        if change.key not in self._unreported:
+            self._watcher(change)
+        elif change.new is None:
+            del self._unreported[change.key]
 
 
 def _past_us(pod: Pod | None) -> set[tuple[str, str]]:
@@ -241,35 +269,17 @@ def _facets(node: Node) -> tuple[object, ...]:
     return meta.uid, meta.labels, meta.fault, node.ready, node.out_of_service, booted, annotated, counted
 
 
-def _offers_no_more(new: NodeDevices, old: NodeDevices) -> bool:
-    """Whether nothing came free: no device, and no room for shares on any."""
-    if _hiding(new) != _hiding(old) or (_joinable(new) - _joinable(old)) & old.claims.keys():
-        return False
-    if _told(new) == _told(old) and all(new.claims.get(uid) == claim for uid, claim in old.claims.items()):
-        return True  # claims were added, if anything: the most frequent change, and nothing has to be counted
-    now, before = _free(new), _free(old)
-    return all(left <= before.get(what, 0) for what, left in now.items())
-
-
-def _joinable(ledger: NodeDevices) -> set[str]:
-    """The UIDs of the holders whose pods may join by the ledger, though nothing of it is free: open, and unmarked."""
-    return {uid for uid, claim in ledger.claims.items() if ledger.devices and claim.group and not claim.releasing}
-
-
-def _hiding(ledger: NodeDevices) -> tuple[object, ...]:
-    """What keeps free devices of the node from everybody, though nothing of it is counted here."""
-    return ledger.metadata.fault, ledger.status.hardware.boot_id, ledger.status.hardware.allocations
-
-
-def _for_people(old: NodeDevices, new: NodeDevices) -> bool:
-    """Whether only that has changed which the node's agent reports for people."""
-    return _without_news(old) == _without_news(new)
-
-
-def _without_news(ledger: NodeDevices) -> NodeDevices:
+def _without_news(ledger: NodeDevices) -> tuple[object, ...]:
+    """All but what the node's agent reports for people, by which nothing is decided."""
     hardware = replace(ledger.status.hardware, turns=None, overuses=[])
-    metadata = replace(ledger.metadata, resource_version="")
-    return replace(ledger, metadata=metadata, status=replace(ledger.status, hardware=hardware))
+    return replace(ledger.metadata, resource_version=""), ledger.spec, replace(ledger.status, hardware=hardware)
+
+
+def _offers_no_more(new: NodeDevices, old: NodeDevices) -> bool:
+    """Whether claims were added or marked, if anything: the most frequent changes, by which nothing comes free."""
+    if new.metadata.fault != old.metadata.fault or _told(new) != _told(old):
+        return False
+    return all(_holds_on(new.claims.get(uid), claim) for uid, claim in old.claims.items())
 
 
 def _told(ledger: NodeDevices) -> LedgerStatus:
@@ -277,11 +287,7 @@ def _told(ledger: NodeDevices) -> LedgerStatus:
     return replace(ledger.status, reasons="", total="", free="", held="")
 
 
-def _free(ledger: NodeDevices) -> dict[tuple[Device, str], int]:
-    """What is left, by device and by whose it is: the group's UID, or ""."""
-    states = device_states(ledger)
-    within = {claim.within for claim in ledger.claims.values() if claim.within}
-    left = {(device, ""): 1 for device in free_devices(states)}
-    for uid in ("", *within):
-        left |= {(device, f"room {uid}"): room.free for device, room in allocation.rooms(states, uid)}
-    return left
+def _holds_on(now: Claim | None, before: Claim) -> bool:
+    if now is None or now == before:
+        return now is not None
+    return bool(now.releasing) and now == replace(before, releasing=now.releasing, token=now.token)

@@ -8,7 +8,7 @@ import structlog
 
 from deviceshare.domain import contract
 from deviceshare.loops.api_objects import annotate
-from deviceshare.loops.leader.term import Term, UnchangedSince
+from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
 from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
@@ -20,18 +20,18 @@ MARGIN_SECONDS = 10.0
 class Endings:
     """Keyed by `namespace/name`."""
 
-    def __init__(self, term: Term) -> None:
-        self._term = term
-        self.queue: Queue[str] = Queue("endings", self._reconcile, clock=term.clock)
-        self._since: UnchangedSince[str] = UnchangedSince(term)
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self.queue: Queue[str] = Queue("endings", self._reconcile, clock=context.clock)
+        self._since: UnchangedSince[str] = UnchangedSince(context)
 
     async def _reconcile(self, key: str) -> None:
-        pod = self._term.pods.get(key)
+        pod = self._context.pods.get(key)
         if pod is None or not pod.ending:
             self._since.forget(key)
             return
         uid = pod.metadata.uid
-        self._term.wait_until(self._since(key, uid) + pod.grace_seconds + MARGIN_SECONDS)
-        if marked := await annotate(self._term.cluster, pod, {contract.ENDED: uid}):
-            self._term.pods.put(marked)
+        self._context.wait_until(self._since(key, uid) + pod.grace_seconds + MARGIN_SECONDS)
+        if marked := await annotate(self._context.cluster, pod, {contract.ENDED: uid}):
+            self._context.pods.put(marked)
             log.warning("Marked failed pod as ended", pod=key, node=pod.node, phase=pod.status.phase)

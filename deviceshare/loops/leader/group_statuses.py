@@ -1,119 +1,147 @@
 """The reconciler of groups: writes their statuses, and records Events for what changed.
 
 A status is written only when something in it is wrong. A transition is written at once; everything else (which pods,
-what is in the way) waits a little, so that 500 pods don't make 500 writes. A write to an unbound group makes a bind of
-it that is under way retry: so a group whose pods have not been refused yet is left alone for a moment. So is one that
-was just bound, until its first pod is: both are written at once.
+what is in the way) waits for its turn before it is even looked at, so that 500 pods don't make 500 writes. A write to
+an unbound group makes a bind of it that is under way retry: so a group whose pods have not been refused yet is left
+alone for a moment. So is one that was just bound, until its first pod is: both are written at once.
 """
 
 import asyncio
 from typing import Final
 
 import structlog
+from msgspec import Struct, field
 
 from deviceshare import timestamps
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.group_status import FALSE, TRUE
 from deviceshare.domain.objects.groups import Group, GroupStatus
-from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import Condition
-from deviceshare.domain.objects.reasons import ReasonKind
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.barred_pods import barred
-from deviceshare.loops.api_objects import find
+from deviceshare.loops.api_objects import find, subject_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES
-from deviceshare.loops.leader.members import WAITING_GROUPS
-from deviceshare.loops.leader.releaser import new_mark
-from deviceshare.loops.leader.term import Term
-from deviceshare.loops.leader.waiting_review import WaitingReview
+from deviceshare.loops.leader.context import ControllerContext
+from deviceshare.loops.ports import ObjectChange
 from deviceshare.loops.protocol import repair
-from deviceshare.loops.queue import Queue
-from deviceshare.loops.rate_limit import RateLimit
-from deviceshare.loops.subjects import subject_of
+from deviceshare.loops.queue import Queue, RateLimit
 
 log = structlog.get_logger(__name__)
 
-WORKERS = 8
-PODS_SECONDS = 1.0
+PODS_SECONDS: Final = 1.0
 """Between two writes that only change which pods use one bound group."""
-PODS_WRITES_A_SECOND = 20
+PODS_WRITES_A_SECOND: Final = 5
 """Such writes over all groups: each costs the API server as much as a third of a pod."""
-WORDS_SECONDS = 5.0
+WORDS_SECONDS: Final = 5.0
 """Between two writes that only change the text of an unbound group's obstacle."""
-WORDS_WRITES_A_SECOND = 20
+WORDS_WRITES_A_SECOND: Final = 20
 """Such writes over all groups: one change of a node may be told to a thousand."""
-GATHER_SECONDS = 0.05
+GATHER_SECONDS: Final = 0.05
 """Between a change of an unbound group's pods and the work on all of them: a thousand may change at once."""
-UNSETTLED_SECONDS = 2.0
+UNSETTLED_SECONDS: Final = 2.0
 """How long an unbound group is left alone that a bind or a repair is probably taking just now."""
-FIRST_POD_SECONDS = 1.0
+FIRST_POD_SECONDS: Final = 1.0
 """How long the Binding of the first pod is waited for, which follows that of its group."""
 
-
-_NODES_CHANGED: Final = "/nodes"
-"""The key that stands for the waiting groups that changes of nodes concern; no object has this name."""
+_CONCERNED: Final = "/concerned"
+"""The key that stands for the waiting groups that a change concerns; no object has this name."""
 _AT_ONCE: Final = 100
 """Groups reviewed between two turns of the event loop."""
 
 
-class GroupStatuses:
-    """The reconciler of groups, keyed by name."""
+class _GroupState(Struct):
+    """What is remembered of a group."""
 
-    def __init__(self, term: Term) -> None:
-        self._term = term
-        self.queue: Queue[str] = Queue("groups", self._reconcile, workers=WORKERS, clock=term.clock)
-        self._written: dict[str, float] = {}
-        self._unsettled_since: dict[str, float] = {}
-        self._first_pod_awaited_since: dict[str, float] = {}
-        self._barred: dict[str, set[str]] = {}
-        """By group, the UIDs of the pods with an Event that says that they wait in vain."""
+    pods_only: bool = False
+    """Whether nothing has changed since the last look but its pods."""
+    written: float | None = None
+    """When its status was last written in this term."""
+    version: str = ""
+    """The resourceVersion of that."""
+    unsettled: float | None = None
+    """Since when a bind or a repair is probably taking it."""
+    first_pod_awaited: float | None = None
+    """Since when it has had a node, but neither a pod there nor a status that says so."""
+    barred: set[str] = field(default_factory=set)
+    """The UIDs of the pods with an Event that says that they wait in vain."""
+    waits_for: Reason | None = None
+    """What it waited for at the last look; None of a bound group."""
+    choosy: bool = False
+    """Whether waiting pods of it choose among nodes themselves: any node may matter to these."""
+
+
+class GroupStatuses:
+    """Keyed by name."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self.queue: Queue[str] = Queue("groups", self._reconcile, workers=8, clock=context.clock)
+        self._known: dict[str, _GroupState] = {}
         self._turns: RateLimit[str] = RateLimit(PODS_WRITES_A_SECOND)
         self._words: RateLimit[str] = RateLimit(WORDS_WRITES_A_SECOND)
-        self._review = WaitingReview(term)
 
-    def enqueue_waiting(self) -> None:
-        """Enqueues the groups that pods wait for: what is in their way may have changed."""
-        self.queue.add(WAITING_GROUPS, PODS_SECONDS)
+    # What enqueues a group.
 
-    def enqueue_concerned(self) -> None:
-        """Enqueues those of them that changes of nodes concern."""
-        self.queue.add(_NODES_CHANGED, PODS_SECONDS)
+    def change(self, change: ObjectChange[Group]) -> None:
+        """Enqueues a changed group, unless it is as it was just written here."""
+        known = self._known.get(change.key)
+        if not (known and change.new and change.new.metadata.resource_version == known.version):
+            self.enqueue(change.key)
+
+    def enqueue(self, name: str, after: float = 0.0) -> None:
+        """Enqueues a group of which something else has changed than its pods."""
+        if known := self._known.get(name):
+            known.pods_only = False
+        self.queue.add(name, after)
 
     def enqueue_for_pods(self, name: str) -> None:
         """Enqueues the group one of whose pods changed: if it is bound, for when that may be written."""
-        group = self._term.groups.get(name)
-        gathered = group is not None and group.node and name in self._written and not self._begins_or_ends(group)
-        rest = self._written[name] + PODS_SECONDS - self._term.clock() if gathered else 0.0
-        self.queue.add(name, max(rest, GATHER_SECONDS))
+        group, known = self._context.groups.get(name), self._known.get(name)
+        if group and group.node and known and known.written is not None and not self._begins_or_ends(group):
+            self.queue.add(name, max(self._pods_turn(name, known) - self._context.clock(), GATHER_SECONDS))
+        else:
+            self.enqueue(name, GATHER_SECONDS)
 
-    def _begins_or_ends(self, group: Group) -> bool:
-        """Whether its first pod got its devices, or its last one ended: by policy it can be deleted while it has none.
+    def enqueue_waiting(self) -> None:
+        """Enqueues every group that pods wait for: these may be let in, or may not be any more."""
+        for name in self._context.index.waiting_groups:
+            self.enqueue(name, PODS_SECONDS)
 
-        So that is written at once.
-        """
-        return bool(self._term.fleet.pods(group.uid)) != bool(group.status.allocated_pods)
+    def enqueue_concerned(self) -> None:
+        """Enqueues those of them that changes of nodes or quotas concern."""
+        self.queue.add(_CONCERNED, PODS_SECONDS)
+
+    async def _enqueue_concerned(self) -> None:
+        """One change is answered once for all groups that want the same; see WaitingReasons."""
+        for number, name in enumerate(self._context.index.waiting_groups, 1):
+            group, known = self._context.groups.get(name), self._known.get(name, _GroupState())
+            elsewhere = group and not group.node and known.waits_for != self._context.waits.of(group)
+            if elsewhere or (group and known.choosy):
+                self.enqueue(name)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    # What is done.
 
     async def _reconcile(self, name: str) -> None:
-        if name == WAITING_GROUPS:
-            for waiting in self._term.members.waiting():
-                self.queue.add(waiting)
+        if name == _CONCERNED:
+            await self._enqueue_concerned()
             return
-        if name == _NODES_CHANGED:
-            await self._review_waiting()
-            return
-        group = self._term.groups.get(name)
+        group = self._context.groups.get(name)
         if group is None:
-            self._forget(name)
+            self._known.pop(name, None)
+            self._end_turn(name)
             return
         if group.metadata.unreadable:
             return
-        if not group.node and self._term.fleet.pods(group.uid) and await self._readopt(group):
+        known = self._known.setdefault(name, _GroupState())
+        if known.pods_only and group.node and not self._begins_or_ends(group):
+            self._context.wait_until(self._pods_turn(name, known))
+        known.pods_only = True
+        if await self._repair(group):
             return
-        if group.node and await self._name_claim(group):
-            return
-        self._note_unsettled(group)
-        self._note_first_pod(group)
-        self._review.note(group, self._term.members.pending(name))
-        self._warn_barred(group)
+        self._note(group, known)
         wanted = await self._desired(group)
         patch = group_status.status_patch(group.status, wanted)
         if not patch:
@@ -121,135 +149,114 @@ class GroupStatuses:
             return
         changes = group_status.transitions(group.status, wanted)
         prompt = bool(changes) or "phase" in patch or self._begins_or_ends(group)
-        self._term.wait_until(self._due(group, prompt=prompt))
+        self._context.wait_until(self._due(group, known, prompt=prompt))
         body = {"metadata": {"resourceVersion": group.metadata.resource_version}, "status": patch}
-        written = await self._term.cluster.patch(GROUPS, name, body, subresource="status")
-        self._term.groups.put(written)
-        self._written[name] = self._term.clock()
+        written = await self._context.cluster.patch(GROUPS, name, body, subresource="status")
+        known.written, known.version = self._context.clock(), written.metadata.resource_version
+        self._context.groups.put(written)
         self._end_turn(name)
         for condition in changes:
             self._record(group, condition)
 
-    async def _review_waiting(self) -> None:
-        for number, name in enumerate(self._term.members.waiting(), 1):
-            if self._review.concerns(name):
-                self.queue.add(name)
-            if number % _AT_ONCE == 0:
-                await asyncio.sleep(0)
+    def _begins_or_ends(self, group: Group) -> bool:
+        """Whether its first pod got its devices, or its last one ended: by policy it can be deleted while it has none.
 
-    def _forget(self, name: str) -> None:
-        self._written.pop(name, None)
-        self._unsettled_since.pop(name, None)
-        self._first_pod_awaited_since.pop(name, None)
-        self._barred.pop(name, None)
-        self._review.forget(name)
-        self._end_turn(name)
+        So that is written at once.
+        """
+        return bool(self._context.fleet.pods(group.uid)) != bool(group.status.allocated_pods)
+
+    def _pods_turn(self, name: str, known: _GroupState) -> float:
+        """When it may be written which pods use the bound group."""
+        at = self._turns.at(name, self._context.clock())
+        return at if known.written is None else max(known.written + PODS_SECONDS, at)
+
+    def _due(self, group: Group, known: _GroupState, *, prompt: bool) -> float:
+        """When the group's status may be written."""
+        if known.first_pod_awaited is not None:
+            return known.first_pod_awaited + FIRST_POD_SECONDS
+        due = known.unsettled + UNSETTLED_SECONDS if known.unsettled is not None else 0.0
+        if prompt or known.written is None:
+            return due
+        if group.node:
+            return max(due, self._pods_turn(group.name, known))
+        return max(due, known.written + WORDS_SECONDS, self._words.at(group.name, self._context.clock()))
 
     def _end_turn(self, name: str) -> None:
         self._turns.over(name)
         self._words.over(name)
 
-    async def _readopt(self, group: Group) -> bool:
-        """Restores the node of a group whose status was lost; returns whether that is done."""
-        written = await repair.readopt(self._term.cluster, group.name, token=new_mark())
+    # What is found.
+
+    async def _repair(self, group: Group) -> bool:
+        """Restores the node of a group whose status was lost, or which claim it is bound by; whether that is done."""
+        if group.node:
+            seen = self._context.fleet.ledger(group.node)
+            claim = seen.claims.get(group.uid) if seen else None
+            unnamed = claim is not None and claim.token not in ("", group.status.claim_token)
+            written = await repair.name_claim(self._context.cluster, group.name) if unnamed else None
+        else:
+            # Where its pods contradict each other, its ledger has to be recreated first, or only our mirror is behind,
+            # a pod, a ledger or the group changes when that does.
+            lost = bool(self._context.fleet.pods(group.uid))
+            written = await repair.readopt(self._context.cluster, group.name) if lost else None
         if written is None:
-            # Its pods contradict each other, its ledger has to be recreated first, or only our mirror is behind: when
-            # that changes, a pod, a ledger or the group does.
             return False
-        self._term.groups.put(written)
-        log.warning("Repaired status of group", group=group.name, node=written.node)
-        text = f"its status was lost; its pods run on node {written.node}"
-        self._term.recorder.note(subject_of(group), "Repaired", text)
+        self._context.groups.put(written)
+        if not group.node:
+            log.warning("Repaired status of group", group=group.name, node=written.node)
+            text = f"its status was lost; its pods run on node {written.node}"
+            self._context.recorder.note(subject_of(group), "Repaired", text)
         return True
 
-    async def _name_claim(self, group: Group) -> bool:
-        """Writes which claim the group is bound by, where that is missing; returns whether it was."""
-        seen = self._term.fleet.ledger(group.node)
-        claim = seen.claims.get(group.uid) if seen else None
-        if claim is None or claim.token in ("", group.status.claim_token):
-            return False
-        written = await repair.name_claim(self._term.cluster, group.name)
-        if written is None:
-            return False
-        self._term.groups.put(written)
-        return True
+    def _note(self, group: Group, known: _GroupState) -> None:
+        """Takes in what is so as the group is looked at."""
+        fleet, now, pending = self._context.fleet, self._context.clock(), self._context.index.pending[group.name]
+        assumed, has_pods = fleet.assumed(group.uid) is not None, bool(fleet.pods(group.uid))
+        triable = [pod for pod in pending if not pod.gates]
+        untried = bool(triable) and not any(pod.refusal for pod in triable)
+        if group.node or not (assumed or untried or has_pods):
+            known.unsettled = None
+        elif assumed or known.unsettled is None:
+            known.unsettled = now  # While a bind is at it, however long its pods waited.
+        if not group.node or has_pods or group.status.allocated_pods or group.status.idle_since:
+            known.first_pod_awaited = None
+        elif known.first_pod_awaited is None:
+            known.first_pod_awaited = now
+        known.waits_for = None if group.node else self._context.waits.of(group)
+        known.choosy = any(pod.spec.node_selector or pod.spec.affinity for pod in pending)
+        self._warn_barred(group, known, pending)
+
+    def _warn_barred(self, group: Group, known: _GroupState, pending: list[Pod]) -> None:
+        """Records an Event for each pod that waits in vain, once."""
+        found = barred(self._context.fleet, group, pending) if known.choosy else []
+        for each in found:
+            if each.pod.metadata.uid not in known.barred:
+                self._context.recorder.warn(subject_of(each.pod), "NodesRuledOut", str(each.reason))
+        known.barred = {each.pod.metadata.uid for each in found}
 
     async def _desired(self, group: Group) -> GroupStatus:
         # The mirrors of groups and ledgers are not in step: a ledger is only missing when a read says so.
-        claimed = not group.node or self._claimed(group)
-        if not claimed and (seen := await find(self._term.cluster, NODE_DEVICES, group.node)):
-            self._term.ledgers.put(seen)
-        home = await self._home(group)
-        pods = self._term.members.named(group.name)
-        now, waits = timestamps.now(), self._term.waits
-        return group_status.desired_status(group, self._term.fleet, home=home, pods=pods, now=now, waits=waits)
-
-    def _claimed(self, group: Group) -> bool:
-        ledger = self._term.fleet.ledger(group.node)
-        return ledger is not None and (group.uid in ledger.claims or bool(ledger.metadata.unreadable))
-
-    async def _home(self, group: Group) -> Node | None:
-        """The node the group is bound to. The mirror holds shared nodes only; one that is missing there may exist."""
-        if not group.node:
-            return None
-        if node := self._term.fleet.node(group.node):
-            return node
-        return await find(self._term.cluster, NODES, group.node)
-
-    def _due(self, group: Group, *, prompt: bool) -> float:
-        """When the group's status may be written."""
-        if group.name in self._first_pod_awaited_since:
-            return self._first_pod_awaited_since[group.name] + FIRST_POD_SECONDS
-        due = self._unsettled_since[group.name] + UNSETTLED_SECONDS if group.name in self._unsettled_since else 0.0
-        if prompt or group.name not in self._written:
-            return due
-        if not group.node:
-            earliest = max(due, self._written[group.name] + WORDS_SECONDS)
-            return max(earliest, self._words.at(group.name, self._term.clock()))
-        earliest = max(due, self._written[group.name] + PODS_SECONDS)
-        return max(earliest, self._turns.at(group.name, self._term.clock()))
-
-    def _note_unsettled(self, group: Group) -> None:
-        """Remembers since when a bind or a repair is probably taking the group."""
-        triable = [pod for pod in self._term.members.pending(group.name) if not pod.gates]
-        untried = bool(triable) and not any(pod.refusal for pod in triable)
-        if not group.node and self._term.fleet.assumed(group.uid):
-            self._unsettled_since[group.name] = self._term.clock()  # A bind is at it, however long its pods waited.
-        elif not group.node and (untried or self._term.fleet.pods(group.uid)):
-            self._unsettled_since.setdefault(group.name, self._term.clock())
-        else:
-            self._unsettled_since.pop(group.name, None)
-
-    def _note_first_pod(self, group: Group) -> None:
-        """Remembers since when the group has had a node, but neither a pod there nor a status that says so."""
-        said = bool(group.status.allocated_pods or group.status.idle_since)
-        if group.node and not said and not self._term.fleet.pods(group.uid):
-            self._first_pod_awaited_since.setdefault(group.name, self._term.clock())
-        else:
-            self._first_pod_awaited_since.pop(group.name, None)
-
-    def _warn_barred(self, group: Group) -> None:
-        """Records an Event for each pod that waits in vain, once."""
-        found = barred(self._term.fleet, group, self._term.members.pending(group.name))
-        warned = self._barred.pop(group.name, set())
-        for each in found:
-            if each.pod.metadata.uid not in warned:
-                self._term.recorder.warn(subject_of(each.pod), "NodesRuledOut", str(each.reason))
-        if found:
-            self._barred[group.name] = {each.pod.metadata.uid for each in found}
+        ledger = self._context.fleet.ledger(group.node)
+        claimed = ledger is not None and (group.uid in ledger.claims or bool(ledger.metadata.unreadable))
+        missing = group.node and not claimed
+        if missing and (seen := await find(self._context.cluster, NODE_DEVICES, group.node)):
+            self._context.ledgers.put(seen)
+        fleet, pods, waits = self._context.fleet, self._context.index.named[group.name], self._context.waits
+        home = fleet.node(group.node) if group.node else None
+        if group.node and home is None:  # The mirror holds shared nodes only; one that is missing there may exist.
+            home = await find(self._context.cluster, NODES, group.node)
+        return group_status.desired_status(group, fleet, home=home, pods=pods, now=timestamps.now(), waits=waits)
 
     def _record(self, group: Group, now: Condition) -> None:
-        """Records the Event for a transition that people should know of."""
-        if now.type == group_status.IS_READY:
-            return  # it follows from the others
+        """Records the Event for a transition that people should know of; Ready follows from the others."""
         if now.type == group_status.IS_BOUND:
             if now.status != TRUE and now.reason not in (ReasonKind.NO_PODS, ReasonKind.GATED, ReasonKind.RELEASED):
-                self._term.recorder.warn(subject_of(group), now.reason, now.message)
-            return
-        before = {condition.type: condition.status for condition in group.status.conditions}.get(now.type)
-        if now.status == FALSE:
-            log.warning("Group is degraded", group=group.name, node=group.node, reason=now.reason)
-            self._term.recorder.warn(subject_of(group), "Degraded", now.message)
-        elif now.status == TRUE and before == FALSE:
-            log.info("Group recovered", group=group.name, node=group.node)
-            self._term.recorder.note(subject_of(group), "Recovered", now.message)
+                self._context.recorder.warn(subject_of(group), now.reason, now.message)
+        elif now.type == group_status.IS_HEALTHY:
+            before = {condition.type: condition.status for condition in group.status.conditions}.get(now.type)
+            if now.status == FALSE:
+                log.warning("Group is degraded", group=group.name, node=group.node, reason=now.reason)
+                self._context.recorder.warn(subject_of(group), "Degraded", now.message)
+            elif now.status == TRUE and before == FALSE:
+                log.info("Group recovered", group=group.name, node=group.node)
+                self._context.recorder.note(subject_of(group), "Recovered", now.message)

@@ -9,69 +9,103 @@ from contextlib import suppress
 from typing import Final
 
 import structlog
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers import ledger_status
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Publication
+from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Hardware, Publication
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node, same_boot
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import ReasonKind
+from deviceshare.domain.objects.requests import POD, Holder
 from deviceshare.domain.placement import device_memory, handover, steady_numbers
+from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.dra_view import DraView
 from deviceshare.domain.placement.inventory import Offer, take
+from deviceshare.domain.placement.join_obstacles import claimed_twice
 from deviceshare.domain.wording import listed
-from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import NODE_DEVICES, NODES
-from deviceshare.loops.leader.coverage import Coverage
-from deviceshare.loops.leader.inventory_faults import InventoryFaults
-from deviceshare.loops.leader.releaser import new_mark
-from deviceshare.loops.leader.residents import Residents
-from deviceshare.loops.leader.term import Term, UnchangedSince
-from deviceshare.loops.ports import NotFound
+from deviceshare.loops.api_objects import find, subject_of
+from deviceshare.loops.kinds import NODE_DEVICES, NODES, PODS
+from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
+from deviceshare.loops.ports import NotFound, ObjectChange, Subject
 from deviceshare.loops.protocol import repair
 from deviceshare.loops.protocol.claiming import write_claims
 from deviceshare.loops.queue import Later, Queue
 from deviceshare.loops.shared_read import SharedRead
-from deviceshare.loops.subjects import subject_of
 
 log = structlog.get_logger(__name__)
 
-WORKERS = 8
-SUMMARY_SECONDS = 2.0
+SUMMARY_SECONDS: Final = 2.0
 """Between two writes of a ledger's one-line summaries. Each makes a bind that is claiming there at the moment retry."""
-GATHER_SECONDS = 1.0
+GATHER_SECONDS: Final = 1.0
 """Between a claim and the summaries that include it: where one group is bound, others often follow."""
-LOOK_SECONDS: Final = 1.5
-"""Between the change that shows a group without its claim and the look at it: the mirror of ledgers may be behind."""
-CLAIMS_SECONDS = 20.0
+UNSEEN_SECONDS: Final = 1.0
+"""Between the change that shows somebody on a node without a ledger and the look at it: its mirror may be behind."""
+CLAIMS_SECONDS: Final = 20.0
 """Between two looks at a node with ResourceSlices while ResourceClaims can't be read."""
+
+
+class _Inventory(Struct, frozen=True):
+    """What a node offers, and from what that follows."""
+
+    version: str
+    """The resourceVersion of the Node."""
+    reported: Hardware
+    published: Publication
+    offer: Offer
+    status: LedgerStatus
+    """All that is written of the devices, but which these are and the lines that follow."""
+
+
+class _Reported(Struct):
+    """What was reported last of a node."""
+
+    faults: str = ""
+    """Why devices aren't known."""
+    allocated: set[str] = field(default_factory=set)
+    """Devices of ours that DRA allocated, too."""
+    contradicted: set[Holder] = field(default_factory=set)
+    """Whose claims contradict others'."""
 
 
 class Ledgers:
     """The reconciler of shared nodes and their NodeDevices, keyed by node name."""
 
-    def __init__(self, term: Term, residents: Residents, dra: DraView) -> None:
-        self._term = term
-        self._residents = residents
+    def __init__(self, context: ControllerContext, dra: DraView) -> None:
+        self._context = context
         self._dra = dra
-        self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=WORKERS, clock=term.clock)
-        self._coverage = Coverage(term, residents)
+        self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=8, clock=context.clock)
         # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
-        self._evidence = SharedRead(lambda _: repair.evidence(term.cluster))
-        self._new_since: UnchangedSince[str] = UnchangedSince(term)
+        self._evidence = SharedRead(lambda _: repair.evidence(context.cluster))
+        self._new_since: UnchangedSince[str] = UnchangedSince(context)
         """By node, with the UID of its ledger that has to be filled."""
-        self._hidden_since: UnchangedSince[str] = UnchangedSince(term)
+        self._hidden_since: UnchangedSince[str] = UnchangedSince(context)
+        self._inventories: dict[str, _Inventory] = {}
         self._written: dict[str, float] = {}
         self._outdated_since: dict[str, float] = {}
-        self._faults = InventoryFaults(term)
+        self._said: dict[str, _Reported] = {}
 
     async def close(self) -> None:
         """Ends the reads under way."""
         await self._evidence.close()
 
+    def change_pod(self, change: ObjectChange[Pod]) -> None:
+        """Enqueues the node of a pod with devices that has no ledger."""
+        node = change.new.node if change.new else ""
+        if node and change.new and change.new.holder_uid and self._context.ledgers.get(node) is None:
+            self.queue.add(node, UNSEEN_SECONDS)
+
+    def change_group(self, group: Group) -> None:
+        """Enqueues the node of a bound group that has no ledger."""
+        if group.node and self._context.ledgers.get(group.node) is None:
+            self.queue.add(group.node, UNSEEN_SECONDS)
+
     async def _reconcile(self, name: str) -> None:
-        node, seen = self._term.nodes.get(name), self._term.ledgers.get(name)
+        node, seen = self._context.nodes.get(name), self._context.ledgers.get(name)
         if seen and seen.hidden_claims:
             await self._restore(seen)
             return
@@ -85,185 +119,204 @@ class Ledgers:
         if node is None or not node.shared:
             self._forget(name)
             if seen is not None:
-                await self._coverage.check(name)
-                await self._retire(name, seen)
-            elif self._residents[name] or self._term.members.holding(name):
+                await self._retire(seen)
+            elif self._context.index.bound[name] or self._context.index.holding[name]:
                 await self._create(name)
-            else:
-                self._coverage.forget(name)
-            return
-        if seen is None:
+        elif seen is None:
             await self._create(name)
-            return
-        if seen.metadata.deletion_timestamp and not seen.claims:
+        elif seen.metadata.deletion_timestamp and not seen.claims:
             await self._let_go(seen)
-            return
-        published = self._published(seen)
-        offer, words = self._offer(node, seen, published)
-        self._faults.report(node, offer)
-        self._faults.report_twice(node, seen, published)
-        self._faults.report_claimed_twice(seen)
-        if await self._name_by_uuid(node, seen):
-            return  # The change of the ledger enqueues this node again.
-        await self._keep_devices(node, seen, offer, _rest(node, offer, words, published))
-        await self._coverage.check(name)
+        else:
+            await self._keep_devices(node, seen)
 
-    def enqueue_home(self, group: Group) -> None:
-        """Enqueues the node of a bound group if its ledger or its claim seems to be missing."""
-        seen = self._term.ledgers.get(group.node)
-        if group.node and (seen is None or group.uid not in seen.claims):
-            self.queue.add(group.node, LOOK_SECONDS)
+    # Its life.
 
     async def _create(self, name: str) -> None:
-        self._term.ledgers.put(await self._term.cluster.create(NODE_DEVICES, ledger.new_ledger(name)))
+        self._context.ledgers.put(await self._context.cluster.create(NODE_DEVICES, ledger.new_ledger(name)))
         log.info("Created ledger", node=name)
 
     async def _fill(self, seen: NodeDevices) -> None:
         """Adds the claims of who lives there, when binds are over that may have used an earlier ledger."""
-
-        async def wait_out_binds(uid: str) -> None:
-            self._term.wait_until(self._new_since(seen.node, uid) + self._term.binds_over)
-
         made, disputed = await repair.fill(
-            self._term.cluster,
+            self._context.cluster,
             seen.node,
             gather=lambda: self._evidence(""),
-            mark=new_mark(),
-            wait_out_binds=wait_out_binds,
+            wait_out_binds=self._context.binds_over_since(self._new_since, seen.node),
         )
-        self._term.ledgers.put(made)
+        self._context.ledgers.put(made)
         log.info("Filled ledger", node=seen.node, claims=len(made.claims))
         if made.claims:
-            holders = listed(sorted(claim.holder_name for claim in made.claims.values()))
-            text = f"recreated with what groups and running pods hold: {holders}"
-            self._term.recorder.note(subject_of(made), "Repaired", text)
-        self._coverage.report_disputed(seen.node, disputed)
+            names = listed(sorted(claim.holder_name for claim in made.claims.values()))
+            text = f"recreated with what groups and running pods hold: {names}"
+            self._context.recorder.note(subject_of(made), "Repaired", text)
+        for holding in disputed:  # Its pods are found without a claim (coverage.py).
+            devices = listed(map(str, holding.devices))
+            log.error("Left out a disputed holding", node=seen.node, holder=str(holding.holder), devices=devices)
 
     async def _restore(self, seen: NodeDevices) -> None:
-        name, hidden = seen.node, seen.hidden_claims
-        since = self._hidden_since(name, (seen.metadata.uid, hidden))
-
-        async def wait_out_binds() -> None:
-            self._term.wait_until(since + self._term.binds_over)
-
+        """Writes claims that can't be read again."""
+        hidden = seen.hidden_claims
         made = await repair.restore_claims(
-            self._term.cluster,
+            self._context.cluster,
             seen,
             gather=lambda: self._evidence(""),
-            mark=new_mark(),
-            wait_out_binds=wait_out_binds,
+            wait_out_binds=self._context.binds_over_since(self._hidden_since, seen.node),
         )
-        self._term.ledgers.put(made)
-        log.warning("Restored claims that could not be read", node=name, claims=len(hidden))
+        self._context.ledgers.put(made)
+        log.warning("Restored claims that could not be read", node=seen.node, claims=len(hidden))
         text = f"{len(hidden)} claims that could not be read were written again from groups and running pods"
-        self._term.recorder.note(subject_of(made), "Repaired", text)
+        self._context.recorder.note(subject_of(made), "Repaired", text)
 
     async def _convert(self, seen: NodeDevices) -> None:
         """Makes a ledger of an older release one that isn't lost with its node."""
         patch = ledger.filled_patch(seen, {})
-        self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, seen.node, patch))
+        self._context.ledgers.put(await self._context.cluster.patch(NODE_DEVICES, seen.node, patch))
         log.info("Converted ledger", node=seen.node)
 
-    async def _name_by_uuid(self, node: Node, seen: NodeDevices) -> bool:
-        """Writes the UUIDs into claims from before the agent's first report; whether any was written."""
-        if not same_boot(node, seen.status.hardware):
-            return False
-        here = [pod for pod in self._term.members.holding(seen.node) if pod.sealed or pod.metadata.unreadable]
-        told = steady_numbers.by_uuid(seen, {uid for pod in here for uid in (pod.holder_uid, pod.share_uid)})
-        if not told:
-            return False
-        self._term.ledgers.put(await write_claims(self._term.cluster, seen, ledger.claims_patch(seen, told)))
-        log.info("Named devices of claims by UUID", node=seen.node, claims=len(told))
-        return True
-
-    async def _keep_devices(self, node: Node, seen: NodeDevices, offer: Offer, rest: LedgerStatus) -> None:
-        name = node.metadata.name
-        decided = rest == _as_written(seen.status)
-        # It is opened once it says what is withheld, and in which words.
-        devices = offer.devices if decided or seen.status.devices else ()
-        same_devices = decided and tuple(sorted(seen.status.devices)) == devices
-        if not same_devices or seen.status.former_summary:
-            patch = ledger_status.devices_patch(seen, devices, rest)
-            seen = await self._term.cluster.patch(NODE_DEVICES, name, patch, subresource="status")
-            self._term.ledgers.put(seen)
-            log.info("Recorded devices of node", node=name, devices=len(seen.status.devices))
-        await self._keep_summary(seen, at_once=not same_devices)
-
-    async def _keep_summary(self, seen: NodeDevices, *, at_once: bool) -> None:
-        """Corrects the summary: who writes claims does so himself, who writes devices or hardware doesn't."""
-        name = seen.node
-        if seen.spec.summary == ledger_status.summary(seen):
-            self._outdated_since.pop(name, None)
-            return
-        if not at_once and (left := self._until_summary(name)) > 0:
-            self.queue.add(name, left)
-            return
-        patch = ledger_status.summary_patch(seen)
-        self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, name, patch))
-        self._written[name] = self._term.clock()
-        self._outdated_since.pop(name, None)
-
-    def _until_summary(self, name: str) -> float:
-        """Seconds until the ledger's outdated summaries may be written."""
-        now = self._term.clock()
-        gathered = self._outdated_since.setdefault(name, now) + GATHER_SECONDS
-        return max(gathered, self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS) - now
-
-    async def _retire(self, name: str, seen: NodeDevices) -> None:
+    async def _retire(self, seen: NodeDevices) -> None:
         """Deletes the ledger of a node that is no longer shared, once nothing of it is held."""
+        name, meta = seen.node, seen.metadata
         if seen.claims:
             return
-        node = await find(self._term.cluster, NODES, name)
+        node = await find(self._context.cluster, NODES, name)
         if node and node.shared:
             raise Later(1.0)  # The mirror is behind.
-        meta = seen.metadata
         if meta.deletion_timestamp:
             await self._let_go(seen)
             return
         with suppress(NotFound):
-            await self._term.cluster.delete(NODE_DEVICES, name, uid=meta.uid, resource_version=meta.resource_version)
+            await self._context.cluster.delete(NODE_DEVICES, name, uid=meta.uid, resource_version=meta.resource_version)
 
     async def _let_go(self, seen: NodeDevices) -> None:
         """Takes the finalizer from an empty ledger that is being deleted."""
         if contract.CLAIMS_FINALIZER in seen.metadata.finalizers:
             with suppress(NotFound):
-                await self._term.cluster.patch(NODE_DEVICES, seen.node, ledger.let_go_patch(seen))
+                await self._context.cluster.patch(NODE_DEVICES, seen.node, ledger.let_go_patch(seen))
             log.info("Deleted ledger", node=seen.node)
+
+    def _forget(self, name: str) -> None:
+        for known in (self._inventories, self._written, self._outdated_since, self._said):
+            known.pop(name, None)
+
+    # What it says of the node's devices.
+
+    async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
+        inventory = self._inventory(node, seen)
+        said = self._said.setdefault(seen.node, _Reported())
+        self._report_faults(node, inventory.offer, said)
+        self._report_allocated_twice(node, seen, inventory.published, said)
+        self._report_claimed_twice(seen, said)
+        if await self._name_by_uuid(node, seen):
+            return  # The change of the ledger enqueues this node again.
+        decided = inventory.status == _as_written(seen.status)
+        # It is opened once it says what is withheld, and in which words.
+        devices = inventory.offer.devices if decided or seen.status.devices else ()
+        same_devices = decided and tuple(sorted(seen.status.devices)) == devices
+        if not same_devices or seen.status.former_summary:
+            patch = ledger_status.devices_patch(seen, devices, inventory.status)
+            seen = await self._context.cluster.patch(NODE_DEVICES, seen.node, patch, subresource="status")
+            self._context.ledgers.put(seen)
+            log.info("Recorded devices of node", node=seen.node, devices=len(seen.status.devices))
+        await self._keep_summary(seen, at_once=not same_devices)
+
+    def _inventory(self, node: Node, seen: NodeDevices) -> _Inventory:
+        """The node's devices for groups, and how each vendor's are named to its runtime, whoever has claims."""
+        published, reported = self._published(seen), seen.status.hardware
+        version, kept = node.metadata.resource_version, self._inventories.get(seen.node)
+        if kept is None or (kept.version, kept.reported, kept.published) != (version, reported, published):
+            hardware = published.behind(reported)
+            taken = take(node, reported, published)
+            offer, words = handover.apply(taken, node.metadata.labels, hardware, self._context.handover)
+            status = LedgerStatus(
+                withheld=list(offer.withheld),
+                handover=words,
+                memory_mib=device_memory.memory_mib(node),
+                for_shares=list(offer.for_shares),
+                for_groups=list(offer.for_groups),
+                published=published,
+            )
+            kept = self._inventories[seen.node] = _Inventory(version, reported, published, offer, status)
+        return kept
 
     def _published(self, seen: NodeDevices) -> Publication:
         """What DRA says of the node. Two mirrors know it, and one of them may be without what it is to show."""
-        known = self._term.claims_known()
+        known = self._context.claims_known()
         published = steady_numbers.steady(self._dra.publication(seen.node, claims_known=known), seen)
         if not known and published != NOTHING_PUBLISHED:
             self.queue.add(seen.node, CLAIMS_SECONDS)  # Without any claim, no event shows that they can be read.
         return published
 
-    def _offer(self, node: Node, seen: NodeDevices, published: Publication) -> tuple[Offer, dict[str, str]]:
-        """The node's devices for groups, and how each vendor's are named to its runtime."""
-        reported = seen.status.hardware
-        offer, hardware = take(node, reported, published), published.behind(reported)
-        return handover.apply(offer, node.metadata.labels, hardware, self._term.handover)
+    async def _name_by_uuid(self, node: Node, seen: NodeDevices) -> bool:
+        """Writes the UUIDs into claims from before the agent's first report; whether any was written."""
+        if not same_boot(node, seen.status.hardware):
+            return False
+        here = [pod for pod in self._context.index.holding[seen.node] if pod.sealed or pod.metadata.unreadable]
+        told = steady_numbers.by_uuid(seen, {uid for pod in here for uid in (pod.holder_uid, pod.share_uid)})
+        if not told:
+            return False
+        self._context.ledgers.put(await write_claims(self._context.cluster, seen, ledger.claims_patch(seen, told)))
+        log.info("Named devices of claims by UUID", node=seen.node, claims=len(told))
+        return True
 
-    def _forget(self, name: str) -> None:
-        self._written.pop(name, None)
+    async def _keep_summary(self, seen: NodeDevices, *, at_once: bool) -> None:
+        """Corrects the summary: who writes claims does so himself, who writes devices or hardware doesn't."""
+        name, now = seen.node, self._context.clock()
+        if seen.spec.summary == ledger_status.summary(seen):
+            self._outdated_since.pop(name, None)
+            return
+        gathered = self._outdated_since.setdefault(name, now) + GATHER_SECONDS
+        left = max(gathered, self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS) - now
+        if not at_once and left > 0:
+            self.queue.add(name, left)
+            return
+        patch = ledger_status.summary_patch(seen)
+        self._context.ledgers.put(await self._context.cluster.patch(NODE_DEVICES, name, patch))
+        self._written[name] = self._context.clock()
         self._outdated_since.pop(name, None)
-        self._faults.forget(name)
 
+    # What is wrong with it: logged, and recorded as Events, when it changes.
 
-def _rest(node: Node, offer: Offer, words: dict[str, str], published: Publication) -> LedgerStatus:
-    """All that the leader writes of a node's devices, but which these are and the lines that follow."""
-    return LedgerStatus(
-        withheld=list(offer.withheld),
-        handover=words,
-        memory_mib=device_memory.memory_mib(node),
-        for_shares=list(offer.for_shares),
-        for_groups=list(offer.for_groups),
-        published=published,
-    )
+    def _report_faults(self, node: Node, offer: Offer, said: _Reported) -> None:
+        """Why devices of the node aren't offered, or aren't known."""
+        name, faults = node.metadata.name, [*map(str, offer.faults), *map(str, offer.untold)]
+        if not offer.devices and not offer.withheld and not faults:
+            annotate = f"kubectl annotate node {name} {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
+            cures = f"start its device plugin or deviceshare's agent there, or name what it has: {annotate}"
+            faults = [f"the node is shared but has no devices: {cures}"]
+        before, said.faults = said.faults, "; ".join(faults)
+        if said.faults not in ("", before):
+            log.warning("Found faults in inventory of node", node=name, faults=said.faults)
+            self._context.recorder.warn(subject_of(node), "DevicesUnknown", said.faults)
+
+    def _report_allocated_twice(self, node: Node, seen: NodeDevices, published: Publication, said: _Reported) -> None:
+        """Devices of groups and shares that DRA allocated to ResourceClaims, too."""
+        if not published.claims and not said.allocated:
+            return
+        states = device_states(replace(seen, status=replace(seen.status, published=published)))
+        found = {f"{each.device}: {each.resource_claim}" for each in states if each.holders and each.resource_claim}
+        if devices := "; ".join(sorted(found - said.allocated)):
+            log.error("Found devices that DRA allocated, too", node=seen.node, devices=devices)
+            text = f"DRA allocated devices that groups or shares have ({devices}): delete the pods of one of them"
+            text = f"{text}, and keep DRA from these devices"
+            self._context.recorder.warn(subject_of(node), "DevicesGivenAway", text)
+        said.allocated = found
+
+    def _report_claimed_twice(self, seen: NodeDevices, said: _Reported) -> None:
+        """The claims that mean one device; a group's condition says so, too, and has Events of its own."""
+        states = self._context.fleet.states(seen.node)
+        found = {holder for state in states for holder in state.claimed_twice}
+        for holder in sorted(found - said.contradicted):
+            reason = str(claimed_twice(states, holder))
+            log.error("Found devices that are claimed twice", node=seen.node, holder=str(holder), reason=reason)
+            if holder.kind == POD:
+                namespace, _, name = holder.name.partition("/")
+                subject = Subject(PODS, name, namespace, holder.uid)
+                self._context.recorder.warn(subject, ReasonKind.CLAIMED_TWICE, reason)
+        said.contradicted = found
 
 
 def _as_written(status: LedgerStatus) -> LedgerStatus:
-    """The same, as a ledger has it."""
+    """All that the leader writes of a node's devices, but which these are, as a ledger has it."""
     return LedgerStatus(
         withheld=status.withheld,
         handover=status.handover,

@@ -12,7 +12,7 @@ from deviceshare.domain.objects.device_quota import DeviceQuota, Reservation, co
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.requests import GROUP, Holder, Request
-from deviceshare.loops.leader.term import Term, UnchangedSince
+from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
 from deviceshare.loops.ports import ObjectChange
 from deviceshare.loops.protocol import reserve
 from deviceshare.loops.protocol.bind import BIND_SECONDS
@@ -27,10 +27,10 @@ GATHER_SECONDS: Final = 0.1
 class QuotaCounts:
     """Keyed by the quota's name."""
 
-    def __init__(self, term: Term) -> None:
-        self._term = term
-        self.queue: Queue[str] = Queue("quotas", self._reconcile, workers=1, clock=term.clock)
-        self._unbound_since: UnchangedSince[tuple[str, str]] = UnchangedSince(term)
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self.queue: Queue[str] = Queue("quotas", self._reconcile, workers=1, clock=context.clock)
+        self._unbound_since: UnchangedSince[tuple[str, str]] = UnchangedSince(context)
 
     def change_group(self, change: ObjectChange[Group]) -> None:
         """Enqueues the quotas that count the group, or did, unless only its status changed in other ways."""
@@ -38,7 +38,8 @@ class QuotaCounts:
         if old and new and _facets(old) == _facets(new):
             return
         for quota in self._quotas():
-            if any(quota.matches(side.metadata.labels) or self._has(quota, side.uid) for side in change.sides):
+            held = quota.status.reservations
+            if any(quota.matches(side.metadata.labels) or side.uid in held for side in change.sides):
                 self.queue.add(quota.name, GATHER_SECONDS)
 
     def change_ledger(self, change: ObjectChange[NodeDevices]) -> None:
@@ -50,14 +51,10 @@ class QuotaCounts:
                 self.queue.add(quota.name, GATHER_SECONDS)
 
     def _quotas(self) -> list[DeviceQuota]:
-        return list(self._term.quotas.values()) if self._term.quotas else []
-
-    @staticmethod
-    def _has(quota: DeviceQuota, uid: str) -> bool:
-        return uid in quota.status.reservations
+        return list(self._context.quotas.values()) if self._context.quotas else []
 
     async def _reconcile(self, name: str) -> None:
-        quota = self._term.quotas.get(name) if self._term.quotas else None
+        quota = self._context.quotas.get(name) if self._context.quotas else None
         held = quota.status.reservations if quota else {}
         self._unbound_since.keep(lambda key: key[0] != name or key[1] in held)
         if quota is None or quota.metadata.unreadable:
@@ -65,7 +62,7 @@ class QuotaCounts:
         suspects, rest = [], 0.0
         # What was counted stays while nobody knows what should be.
         sure = not quota.counts_all
-        known = [group for group in self._term.groups.values() if sure and not group.metadata.unreadable]
+        known = [group for group in self._context.groups.values() if sure and not group.metadata.unreadable]
         labelled = [group for group in known if quota.matches(group.metadata.labels)]
         bound = [group for group in labelled if group.node and not quota.holds(group)]
         for uid, reservation in quota.status.reservations.items() if sure else ():
@@ -75,33 +72,31 @@ class QuotaCounts:
             elif wait:
                 rest = min(rest or wait, wait)
         if suspects or bound or counted(quota, quota.status.reservations, complete=sure) != quota.status:
-            written = await reserve.recount(self._term.cluster, name, suspects=suspects, bound=bound)
+            written = await reserve.recount(self._context.cluster, name, suspects=suspects, bound=bound)
             for uid in suspects:
                 self._unbound_since.forget((name, uid))
-            if written is not None and self._term.quotas:
-                self._term.quotas.put(written)
+            if written is not None and self._context.quotas:
+                self._context.quotas.put(written)
                 log.info("Counted quota", quota=name, used=written.status.summary)
         if rest:
             raise Later(rest)
 
     def _wait(self, quota: DeviceQuota, uid: str, reservation: Reservation) -> float | None:
         """Seconds until the reservation may be dropped; None where it is needed."""
-        group = self._term.groups.get(reservation.name)
-        if group is not None and group.uid != uid:
-            group = None
-        if group is not None and group.metadata.unreadable:
-            return None  # what it holds is unknown until somebody corrects it
-        key = quota.name, uid
-        if group is not None and group.node:
-            self._unbound_since.forget(key)
-            return None if quota.matches(group.metadata.labels) else 0.0
-        if group is not None and not quota.matches(group.metadata.labels):
-            return 0.0
-        if self._term.fleet.home(Request(Holder(uid, GROUP, reservation.name), {}, "", {}, "")):
+        key, group = (quota.name, uid), self._context.groups.get(reservation.name)
+        if group is not None and group.uid == uid:
+            if group.metadata.unreadable:
+                return None  # what it holds is unknown until somebody corrects it
+            if group.node:
+                self._unbound_since.forget(key)
+            matches = quota.matches(group.metadata.labels)
+            if group.node or not matches:
+                return None if group.node and matches else 0.0
+        if self._context.fleet.home(Request(Holder(uid, GROUP, reservation.name), {}, "", {}, "")):
             return BIND_SECONDS  # a claim is there, or a pod lives, whose devices nobody else can have
-        if group is None or not self._term.members.pending(group.name):
+        if group is None or group.uid != uid or not self._context.index.pending[group.name]:
             return 0.0
-        waited = self._term.clock() - self._unbound_since(key, reservation.group_version)
+        waited = self._context.clock() - self._unbound_since(key, reservation.group_version)
         return max(BIND_SECONDS - waited, 0.0)
 
 

@@ -6,19 +6,22 @@ claim; a former device that no pod has any more. Claims that were never to be re
 """
 
 import asyncio
-from functools import partial
+from collections.abc import Iterable
+from typing import Final
 
 import structlog
 
+from deviceshare.domain.answers.device_parts import parts_text
+from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import rebooted
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement import replacement
-from deviceshare.domain.placement.share_replacement import awaits, pod_changes
-from deviceshare.loops.leader import rebind_events
-from deviceshare.loops.leader.releaser import ClaimKey
-from deviceshare.loops.leader.term import Term, UnchangedSince
+from deviceshare.domain.objects.shares import current
+from deviceshare.domain.placement.replacement import by_cdi, still_held
+from deviceshare.domain.placement.share_replacement import pod_changes
+from deviceshare.loops.api_objects import subject_of
+from deviceshare.loops.leader.context import ClaimKey, ControllerContext, UnchangedSince, own_key
 from deviceshare.loops.ports import ApiError, ObjectChange, Unavailable
 from deviceshare.loops.protocol import rebind as protocol
 from deviceshare.loops.protocol.bind import BIND_SECONDS
@@ -27,132 +30,162 @@ from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
 
-WORKERS = 4
-GATHER_SECONDS = 0.1
+GATHER_SECONDS: Final = 0.1
 """Between a change of a pod and the work on its group's claim: pods change in bursts."""
-REFUSED_SECONDS = 20.0
+REFUSED_SECONDS: Final = 20.0
 """Before the update of a pod that refused it is retried."""
-AGAIN_SECONDS = 5.0
+AGAIN_SECONDS: Final = 5.0
 """Between two answers for one pod. Who can change a pod of theirs could have the ledger written without an end."""
 
 
 class Rebinder:
     """The reconciler of claims whose devices are, or were, to be replaced."""
 
-    def __init__(self, term: Term) -> None:
-        self._term = term
-        self.queue: Queue[ClaimKey] = Queue("rebinds", self._reconcile, workers=WORKERS, clock=term.clock)
-        self._unchanged_since: UnchangedSince[ClaimKey] = UnchangedSince(term)
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self.queue: Queue[ClaimKey] = Queue("rebinds", self._reconcile, workers=4, clock=context.clock)
+        self._unchanged_since: UnchangedSince[ClaimKey] = UnchangedSince(context)
 
-    def enqueue_holder(self, group: Group) -> None:
+    # What enqueues a claim.
+
+    def change_group(self, group: Group) -> None:
         """Enqueues the group's claim if a rebind of it was ever requested."""
         if group.node and group.rebind:
-            self.queue.add(ClaimKey(group.node, group.uid))
+            self.queue.add(own_key(group))
 
-    def change(self, change: ObjectChange[NodeDevices]) -> None:
+    def change_ledger(self, change: ObjectChange[NodeDevices]) -> None:
         """Enqueues those claims of a changed ledger that are or were to be rebound."""
         left = change.new.claims.keys() if change.new else set()
-        for uid in change.old.claims.keys() - left if change.old else ():
-            self._unchanged_since.forget(ClaimKey(change.key, uid))
+        for uid, claim in change.old.claims.items() if change.old else ():
+            if uid not in left:
+                self._unchanged_since.forget(ClaimKey(change.key, uid, claim.holder_name))
         for ledger in change.sides:
-            for uid, claim in ledger.claims.items():
-                if self._concerns(claim, uid):
-                    self.queue.add(ClaimKey(ledger.node, uid))
+            self._enqueue(ledger, ledger.claims)
 
-    def enqueue_node(self, name: str) -> None:
+    def change_node(self, name: str) -> None:
         """Enqueues the claims of a node that may just have become known to have rebooted before its agent reported."""
-        ledger = self._term.fleet.ledger(name)
-        for uid, claim in ledger.claims.items() if ledger else ():
-            if self._concerns(claim, uid):
-                self.queue.add(ClaimKey(name, uid))
+        if ledger := self._context.fleet.ledger(name):
+            self._enqueue(ledger, ledger.claims)
 
-    def enqueue_pod(self, pod: Pod) -> None:
+    def change_pod(self, pod: Pod) -> None:
         """Enqueues the claims that the pod has its devices from; the pod may have ended."""
-        ledger = self._term.fleet.ledger(pod.node)
-        for uid in {pod.holder_uid, pod.share_uid}:
-            claim = ledger.claims.get(uid) if ledger else None
-            if claim and self._concerns(claim, uid):
-                self.queue.add(ClaimKey(pod.node, uid), GATHER_SECONDS)
+        if ledger := self._context.fleet.ledger(pod.node):
+            self._enqueue(ledger, {pod.holder_uid, pod.share_uid}, GATHER_SECONDS)
 
-    def _concerns(self, claim: Claim, uid: str) -> bool:
-        if claim.replaced or claim.rebound:
-            return True
-        if claim.pod:
-            pod = self._term.pods.get(claim.pod)
-            return pod is not None and pod.metadata.uid == uid and bool(pod.rebind)
-        group = self._term.groups.get(claim.group)
-        return group is not None and group.uid == uid and bool(group.rebind)
+    def _enqueue(self, ledger: NodeDevices, uids: Iterable[str], after: float = 0.0) -> None:
+        for uid in uids:
+            claim = ledger.claims.get(uid)
+            holder = self._holder(uid, claim) if claim else None
+            if claim and (claim.replaced or claim.rebound or (holder and holder.rebind)):
+                self.queue.add(ClaimKey(ledger.node, uid, claim.holder_name), after)
+
+    def _holder(self, uid: str, claim: Claim) -> Group | Pod | None:
+        """The holder of the claim, as the mirror shows it."""
+        found = self._context.pods.get(claim.pod) if claim.pod else self._context.groups.get(claim.group)
+        return found if found is not None and found.metadata.uid == uid else None
+
+    # What is done.
 
     async def _reconcile(self, key: ClaimKey) -> None:
-        ledger = self._term.fleet.ledger(key.node)
+        ledger = self._context.fleet.ledger(key.node)
         claim = ledger.claims.get(key.uid) if ledger else None
         if ledger is None or claim is None or ledger.metadata.unreadable:
             self._unchanged_since.forget(key)
             return
-        since = self._unchanged_since(key, claim)
-        if group := self._asking(key, ledger, claim):
-            self._report(await protocol.rebind(self._term.cluster, group.name, opaque=self._term.fleet.opaque))
-        elif outdated := [pod for pod in self._mine(key) if pod_changes(pod, ledger, claim)]:
+        since, holder = self._unchanged_since(key, claim), self._holder(key.uid, claim)
+        holding = self._context.index.holding[key.node]
+        mine = [pod for pod in holding if key.uid in (pod.holder_uid, pod.share_uid)]
+        if holder and protocol.awaits(holder, ledger, claim) and not self._rebooted(ledger):
+            if claim.pod and claim.rebound:
+                self._context.wait_until(since + AGAIN_SECONDS)
+            who, opaque = claim.holder(key.uid), self._context.fleet.opaque
+            if answer := await protocol.rebind(self._context.cluster, key.node, who, opaque=opaque):
+                self._context.ledgers.put(answer.ledger)
+                self._report_answer(answer)
+        elif outdated := [pod for pod in mine if pod_changes(pod, ledger, claim)]:
             await self._update(key, claim, outdated)
-        elif self._share_asks(key, ledger, claim):
-            if claim.rebound:
-                self._term.wait_until(since + AGAIN_SECONDS)
-            holder, opaque = claim.holder(key.uid), self._term.fleet.opaque
-            self._report(await protocol.rebind_share(self._term.cluster, key.node, holder, opaque=opaque))
-        elif len(replacement.still_held(claim, self._mine(key))) < len(claim.former):
+        elif len(still_held(claim, mine)) < len(claim.former):
             await self._release(key)
         # What any of these wrote is a change of the claim or of pods, which enqueues it again.
 
-    def _asking(self, key: ClaimKey, ledger: NodeDevices, claim: Claim) -> Group | None:
-        """The group of the claim, if it waits for other devices and they can be chosen now."""
-        group = self._term.groups.get(claim.group)
-        if group is None or (group.uid, group.node) != (key.uid, key.node) or self._rebooted(ledger):
-            return None
-        return group if replacement.awaits(group, ledger, claim) else None
-
-    def _share_asks(self, key: ClaimKey, ledger: NodeDevices, claim: Claim) -> bool:
-        """The same of the pod whose share the claim is."""
-        mine = (pod for pod in self._mine(key) if claim.pod and pod.metadata.uid == key.uid)
-        return any(awaits(pod, ledger, claim) for pod in mine) and not self._rebooted(ledger)
-
     def _rebooted(self, ledger: NodeDevices) -> bool:
         """Whether the indices may have changed; what the agent, or the node, says next enqueues each claim again."""
-        node = self._term.fleet.node(ledger.node)
+        node = self._context.fleet.node(ledger.node)
         return node is not None and rebooted(node, ledger.hardware)
-
-    def _mine(self, key: ClaimKey) -> list[Pod]:
-        return [pod for pod in self._term.members.holding(key.node) if key.uid in (pod.holder_uid, pod.share_uid)]
-
-    def _report(self, answer: Answer | None) -> None:
-        if answer:
-            self._term.ledgers.put(answer.ledger)
-            rebind_events.report_answer(self._term.recorder, answer)
 
     async def _update(self, key: ClaimKey, claim: Claim, pods: list[Pod]) -> None:
         def refused(pod: Pod, why: ApiError) -> None:
-            self._term.report_unwritable(pod, why)
+            self._context.report_unwritable(pod, why)
             self.queue.add(key, REFUSED_SECONDS)
 
         try:
             # Within the time of a bind: who recreates a lost ledger waits that long for both.
             async with asyncio.timeout(BIND_SECONDS):
-                changed = await protocol.update_pods(self._term.cluster, key.node, key.uid, pods, refused)
+                changed = await protocol.update_pods(self._context.cluster, key.node, key.uid, pods, refused)
         except TimeoutError:
             raise Unavailable(f"updating pods on node {key.node} took longer than {BIND_SECONDS:g} s") from None
         for pod in changed:
-            self._term.pods.put(pod)
-            rebind_events.report_update(self._term.recorder, pod, claim)
+            self._context.pods.put(pod)
+            self._report_update(pod, claim)
 
     async def _release(self, key: ClaimKey) -> None:
-        wait = partial(self._wait_out_binds, key)
-        written = await protocol.release_former(
-            self._term.cluster, *key, wait_out_binds=wait, on_unwritable=self._term.report_unwritable
-        )
-        if written is None:
-            return
-        self._term.ledgers.put(written)
-        log.info("Released former devices", node=key.node, holder=str(written.claims[key.uid].holder(key.uid)))
+        stop_binds = self._context.stop_binds(self._unchanged_since, key)
+        written = await protocol.release_former(self._context.cluster, key.node, key.uid, stop_binds)
+        if written is not None:
+            self._context.ledgers.put(written)
+            holder = str(written.claims[key.uid].holder(key.uid))
+            log.info("Released former devices", node=key.node, holder=holder)
 
-    async def _wait_out_binds(self, key: ClaimKey, claim: Claim) -> None:
-        """Raises `Later` until every bind is over that read another state of the claim."""
-        self._term.wait_until(self._unchanged_since(key, claim) + self._term.binds_over)
+    # What is said.
+
+    def _report_answer(self, answer: Answer) -> None:
+        """Logs and notes the answer to a request."""
+        asked, node, verdict = answer.asked, answer.ledger.node, answer.verdict
+        holder, subject, gone = str(answer.holder), subject_of(asked), described(verdict.broken)
+        if verdict.obstacle:
+            log.warning("Could not rebind", holder=holder, node=node, reason=verdict.obstacle)
+            cure = "request it again when one is, or repair one and record it with deviceshare recover"
+            cure = "delete and recreate the pod" if isinstance(asked, Pod) else cure
+            self._context.recorder.warn(subject, "RebindImpossible", f"it {verdict.obstacle}: {cure}")
+        elif not verdict.replacements:
+            text = f"its devices on node {node} are healthy; it keeps them"
+            self._context.recorder.note(subject, "RebindNotNeeded", text)
+        else:
+            log.info("Rebound", holder=holder, node=node, replaced=gone, by=described(verdict.replacements))
+            self._context.recorder.note(subject, "Rebound", _rebound(answer))
+
+    def _report_update(self, pod: Pod, claim: Claim) -> None:
+        """Logs and notes what a pod was told of the claim, unless it has the same devices in another notation."""
+        former = tuple(claim.replaced) if claim.pod else pod.former
+        if not former:
+            return
+        meta, whose = pod.metadata, "it" if claim.pod else "its group"
+        now = parts_text(current(pod.shares)) if claim.pod else described(pod.devices)
+        log.info("Updated pod with replaced devices", pod=meta.key, devices=now, sealed=pod.sealed)
+        if pod.sealed:
+            message = (
+                f"{whose} no longer holds {described(former)}; its containers keep that, also when they restart, since"
+                f" devices are injected by CDI: recreate the pod (kubectl delete pod -n {meta.namespace} {meta.name})"
+            )
+        else:
+            message = (
+                f"its containers see {now} when they restart, and may hold {described(former)} until then: restart"
+                " them, or delete the pod"
+            )
+        self._context.recorder.warn(subject_of(pod), "DevicesReplaced", message)
+
+
+def _rebound(answer: Answer) -> str:
+    """What a holder has now, and how long what it had stays reserved."""
+    node, verdict, gone = answer.ledger.node, answer.verdict, described(answer.verdict.broken)
+    if isinstance(answer.asked, Pod):
+        has = parts_text(current(verdict.claims[answer.holder.uid].shares))
+        see = "containers see that when they restart"
+        return f"now has {has} on node {node}; {see}; what it had of {gone} stays reserved until it has ended"
+    when = "pods see that when they are recreated"
+    if not by_cdi(answer.ledger, verdict.devices):
+        when = "containers see that when they restart"
+    shares = len(verdict.claims)
+    moved = f", with the shares of {shares} pod{'s' * (shares > 1)}" if shares else ""
+    until = f"{gone} stays reserved until the pods that had it have ended"
+    return f"now holds {described(verdict.devices)} on node {node}{moved}; {when}; {until}"

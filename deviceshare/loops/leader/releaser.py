@@ -1,176 +1,227 @@
-"""The reconciler of claims: decides which are suspect, and when to collect them (claims.md, collect).
+"""The reconciler of claims that are to go: when a holder leaves a node, and why (claims.md, release).
 
-The protocol (protocol/collect.py) is safe whoever begins it, and whenever. What is decided here is only when it is
-worth the requests: at once where a group was deleted or lives elsewhere, since pods may wait for the devices; not while
-a bind is under way.
+The protocol (protocol/release.py) is safe whoever begins it, and whenever: it asks the API server again what the
+mirrors say here. What is decided here is only when that is worth the requests.
 
-No worker waits: where binds must be waited out, the claim is enqueued for when they are over. For each mark we remember
-since when we have seen it, so a collection that is retried doesn't wait again.
+| Cause      | Begins where, by the mirrors                        | Asked again            | Leaves behind       |
+|------------|-----------------------------------------------------|------------------------|---------------------|
+| (none)     | holder gone, elsewhere, or unbound for BIND_SECONDS | where the holder lives | Event of the node   |
+| deleted    | it bears our finalizer, and no pod uses it          | whether one does       | Event Deleted       |
+| displaced  | kube-scheduler has no place there for its pods      |                        | Event LeftNode      |
+| no devices | others have the devices that it had (coverage.py)   |                        | that, condition     |
+| node lost  | its policy is Move, and no pod of it is there       | both                   | that, condition     |
+| idle       | it has had no pods for as long as it says           | that; who could join   | Released, condition |
+
+Whatever the cause, a group one of whose pods lives on the node stays. The mark on the claim of a holder that is to stay
+is taken away. No worker waits: where binds must be waited out, the claim is enqueued for when they are over, and since
+when each mark has been seen is remembered, so that a release that is retried doesn't wait again.
 """
 
-import random
-from functools import partial
-from operator import attrgetter
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from deviceshare import timestamps
-from deviceshare.domain.objects.groups import Group
+from deviceshare.domain import contract
+from deviceshare.domain.answers.group_status import idle_seconds, moved, release_reason, unbound_for
+from deviceshare.domain.objects.devices import described
+from deviceshare.domain.objects.groups import Group, uses
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.placement.barred_pods import barred
+from deviceshare.domain.placement.join_obstacles import pod_obstacle
+from deviceshare.domain.placement.lost_nodes import is_lost, left_behind, moves
 from deviceshare.domain.wording import listed
-from deviceshare.loops.leader.term import Term, UnchangedSince
-from deviceshare.loops.ports import ObjectChange
-from deviceshare.loops.protocol import collect, holders
+from deviceshare.loops.api_objects import find, subject_of
+from deviceshare.loops.kinds import GROUPS, NODES
+from deviceshare.loops.leader.context import ClaimKey, ControllerContext, UnchangedSince, own_key
+from deviceshare.loops.ports import NotFound, ObjectChange
+from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.bind import BIND_SECONDS
-from deviceshare.loops.protocol.collect import Outcome
-from deviceshare.loops.queue import Later, Queue
-from deviceshare.loops.subjects import subject_of
+from deviceshare.loops.protocol.release import Cause, Outcome, release
+from deviceshare.loops.queue import Backoff, Later, Queue
 
 log = structlog.get_logger(__name__)
 
-WORKERS = 8
-AGAIN_SECONDS = 1.0
-"""Before a claim is looked at again whose pod was bound while it was being collected, or whose group is leaving."""
-
-UNSEEN_SECONDS = 20.0
+AGAIN_SECONDS: Final = 1.0
+"""Before a claim is looked at again whose pod was bound while it was being released."""
+UNSEEN_SECONDS: Final = 20.0
 """Before a claim is looked at again that is needed by an object which the mirror doesn't show: after a new list, no
 event may ever say that the object was there, or is gone."""
+LOOK_SECONDS: Final = 30.0
+"""Between two looks at an idle group that is wanted, since nothing tells when a bind under way has failed, and at a
+node that the mirror of shared nodes doesn't show."""
+STAYED_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 80.0)
+"""Before a group that stays is looked at again: the mirror of pods is behind, or shows something else than a list for
+good, as of a pod that can't be read."""
+DISPLACED_SECONDS: Final = 0.5
+"""Between two looks at the pods of a displaced group."""
+GIVE_UP_SECONDS: Final = 90.0
+"""After so long a displaced group stays: some pod of it neither ends nor is bound. Longer than binds_over."""
 
 
-class ClaimKey(NamedTuple):
-    """A claim on a node, by its holder."""
+class _Leave(NamedTuple):
+    """A group is to leave its node now."""
 
-    node: str
-    uid: str
+    why: str
+    """The cause's name in the table."""
+    event: str
+    """The reason of the Event that is recorded once it has left, or ""."""
+    text: str
+    cause: Cause = Cause()
 
 
 class Releaser:
-    """Keyed by claim."""
+    """Keyed by claim. `displace` begins what no object says."""
 
-    def __init__(self, term: Term) -> None:
-        self._term = term
-        # One claim of a node after the other: each collection writes the ledger twice and would fail beside another.
-        lane = attrgetter("node")
-        self.queue: Queue[ClaimKey] = Queue("claims", self._reconcile, workers=WORKERS, lane=lane, clock=term.clock)
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        # One claim of a node after the other: each release writes the ledger twice and would fail beside another.
+        self.queue: Queue[ClaimKey] = Queue(
+            "claims", self._reconcile, workers=8, lane=lambda key: key.node or key.uid, clock=context.clock
+        )
         self._claims: dict[str, set[ClaimKey]] = {}
         """By the name of the holder."""
-        self._unbound_since: UnchangedSince[ClaimKey] = UnchangedSince(term)
-        self._marked_since: UnchangedSince[ClaimKey] = UnchangedSince(term)
+        self._unbound_since: UnchangedSince[ClaimKey] = UnchangedSince(context)
+        self._marked_since: UnchangedSince[ClaimKey] = UnchangedSince(context)
         self._in_use: set[ClaimKey] = set()
+        """Those of which was said that pods keep them."""
+        self._stayed: Backoff[ClaimKey] = Backoff(context.clock, *STAYED_SECONDS, forgotten=STAYED_SECONDS[-1])
+        """Groups that were found to be in use after all. That one stays writes it, which enqueues it again."""
+        self._displaced: dict[ClaimKey, float] = {}
+        """Since when."""
+        self._causes = self._deleted, self._without_place, self._without_devices, self._on_lost_node, self._idle
 
-    def change(self, change: ObjectChange[NodeDevices]) -> None:
-        """Enqueues each claim of a changed ledger."""
-        for key, name in _claims(change.old):
-            self._claims[name].discard(key)
-            if not self._claims[name]:
-                del self._claims[name]
-            self.queue.add(key)
-        for key, name in _claims(change.new):
-            self._claims.setdefault(name, set()).add(key)
-            self.queue.add(key)
+    # What enqueues a claim.
 
-    def enqueue_holder(self, name: str) -> None:
-        """Enqueues the claims of holders of this name: the holder or one of its pods changed."""
+    def change_ledger(self, change: ObjectChange[NodeDevices]) -> None:
+        """Enqueues each claim of a ledger that changed, came or went."""
+        old, new = change.old, change.new
+        before, after = _claims(old), _claims(new)
+        for key in before.keys() - after.keys():
+            self._claims[key.name].discard(key)
+            if not self._claims[key.name]:
+                del self._claims[key.name]
+        for key in after.keys() - before.keys():
+            self._claims.setdefault(key.name, set()).add(key)
+        all_of_them = not (old and new) or old.metadata.unreadable != new.metadata.unreadable
+        for key in before.keys() | after.keys():
+            if all_of_them or before.get(key) != after.get(key):
+                self.queue.add(key)
+
+    def change_group(self, change: ObjectChange[Group]) -> None:
+        """Enqueues a changed group's claims, and the group itself: it may be deleted, or have to leave."""
+        self._enqueue_holder(change.key)
+        if change.new:
+            self.queue.add(own_key(change.new))
+
+    def change_pod(self, change: ObjectChange[Pod]) -> None:
+        """Enqueues the claims of the holder of a changed pod, where a release may have waited for the change."""
+        old, new = change.old, change.new
+        if old and (old.metadata.unreadable or not (new and new.lives)):
+            self._enqueue_holder(old.holder_name)
+        if any(pod.share for pod in change.sides):
+            self._enqueue_holder(change.key)
+        for name in {pod.group for pod in change.sides if pod.group}:
+            group = self._context.groups.get(name)
+            if group and (group.status.idle_since or group.deleting):
+                self.queue.add(own_key(group))
+
+    def change_node(self, name: str) -> None:
+        """Enqueues the groups that leave the node if it is lost."""
+        for group in self._context.index.bound[name]:
+            if moves(group):
+                self.queue.add(own_key(group))
+
+    def displace(self, pod: Pod) -> None:
+        """Has the pod's group leave the node that the pod was placed on, where kube-scheduler found no place for it."""
+        key = ClaimKey(pod.node, pod.holder_uid, pod.group)
+        self._displaced.setdefault(key, self._context.clock())
+        self.queue.add(key, DISPLACED_SECONDS)
+
+    def displaced(self, node: str, uid: str, group: str) -> bool:
+        """Whether the group is about to leave the node, since kube-scheduler found no place for its pods."""
+        return ClaimKey(node, uid, group) in self._displaced
+
+    def _enqueue_holder(self, name: str) -> None:
         for key in self._claims.get(name, ()):
             self.queue.add(key)
 
+    # What is done.
+
     async def _reconcile(self, key: ClaimKey) -> None:
-        ledger = self._term.fleet.ledger(key.node)
+        ledger, group = self._context.fleet.ledger(key.node), self._bound_by(key)
         claim = ledger.claims.get(key.uid) if ledger else None
+        if group and not group.deleting:
+            await self._keep_finalizer(group)
         if ledger is None or claim is None:
             self._forget(key)
+            if group and self._is_over(group):
+                await self._let_go(group)
             return
         if ledger.metadata.unreadable:
             return
         if claim.releasing:
             self._marked_since(key, claim.releasing)
-        if key in self._term.leaving or key in self._term.idle:
-            # Its mark is of a release under way, which may end without anything written.
-            self._term.wait_until(self._term.clock() + AGAIN_SECONDS)
-        if await self._suspect(key, claim):
-            await self._collect(key, claim, ledger)
+        leave = await self._cause(key, group, claim) if group else None
+        if leave or await self._unneeded(key, claim):
+            await self._release(key, ledger, claim, group, leave)
 
-    async def _suspect(self, key: ClaimKey, claim: Claim) -> bool:
-        """Whether to collect now; raises `Later` where time has to pass first."""
-        if claim.pod:
-            return await self._suspect_of_pod(key, claim)
-        group = await self._holder(key, claim)
-        if group is not None and group.metadata.unreadable:
-            return False
-        if group is not None and group.node == key.node:
-            self._unbound_since.forget(key)
-            if not claim.releasing and group is not self._term.groups.get(claim.holder_name):
-                raise Later(UNSEEN_SECONDS)
-            return bool(claim.releasing)  # to have the mark taken away
-        lives = key.node in self._term.fleet.pods(key.uid).values()
-        if claim.releasing:
-            # Begun already, and by what the mirrors know there is nothing to do before its pods change or time passes.
-            if not lives and not self._term.compares and self._term.members.pending(claim.holder_name):
-                await self._wait_out_binds(key, claim.releasing)
-            return not lives
-        if group is None or group.node:
-            return True
-        if lives:
-            return False  # Its status was wiped, and the group's reconciler restores its node.
-        self._term.wait_until(self._unbound_since(key) + BIND_SECONDS)
-        return True
+    def _bound_by(self, key: ClaimKey) -> Group | None:
+        """The group, where the key is that of its own claim, by a mirror that can read it."""
+        group = self._context.groups.get(key.name)
+        return group if group and key == own_key(group) and not group.metadata.unreadable else None
 
-    async def _suspect_of_pod(self, key: ClaimKey, claim: Claim) -> bool:
-        """Likewise, of a claim of shares: its pod is gone, finished, elsewhere, or unbound for longer than a bind."""
-        holder = claim.holder(key.uid)
-        pod = self._term.pods.get(holder.name)
-        if pod is None or key.uid not in (pod.metadata.uid, pod.share_uid):
-            pod = await holders.read_pod(self._term.cluster, holder)  # the mirror alone never proves a pod gone
-        if pod is not None and pod.metadata.unreadable:
-            return False
-        if pod is not None and pod.lives_on(key.node):
-            self._unbound_since.forget(key)
-            if not claim.releasing and pod is not self._term.pods.get(holder.name):
-                raise Later(UNSEEN_SECONDS)
-            return bool(claim.releasing)  # to have the mark taken away
-        if pod is None or not pod.pending:
-            return True
-        if not claim.releasing:
-            self._term.wait_until(self._unbound_since(key) + BIND_SECONDS)
-        elif not self._term.compares:
-            await self._wait_out_binds(key, claim.releasing)
-        return True
-
-    async def _holder(self, key: ClaimKey, claim: Claim) -> Group | None:
-        """The group that the claim is for. The mirror may not have a new one yet; it alone never proves one gone."""
-        group = self._term.groups.get(claim.holder_name)
-        if group is not None and group.uid == key.uid:
-            return group
-        return await holders.read_group(self._term.cluster, claim.holder(key.uid))
-
-    async def _collect(self, key: ClaimKey, claim: Claim, ledger: NodeDevices) -> None:
-        wait = partial(self._wait_out_binds, key)
-        outcome = await collect.collect(
-            self._term.cluster,
-            *key,
-            new_mark=new_mark,
-            wait_out_binds=wait,
-            on_unwritable=self._term.report_unwritable,
-            compares=self._term.compares,
-            marked=bool(claim.releasing),
+    async def _release(
+        self, key: ClaimKey, ledger: NodeDevices, claim: Claim, group: Group | None, leave: _Leave | None
+    ) -> None:
+        outcome = await release(
+            self._context.cluster,
+            key.node,
+            key.uid,
+            self._context.stop_binds(self._marked_since, key),
+            leave.cause if leave else None,
+            marked=bool(claim.releasing) and leave is None,
         )
-        if outcome is Outcome.KEPT_IN_USE:
+        if outcome is Outcome.IN_USE:
             self._report_use(key, claim)
             return
         self._in_use.discard(key)
+        if outcome is Outcome.STAYS and leave:
+            self._stayed.fail(key)
+            return
         if outcome is Outcome.FREED:
             self.queue.add(key, UNSEEN_SECONDS)  # Another bind may make the same before the mirror shows this one gone.
             holder = claim.holder(key.uid)
             log.info("Released claim", node=key.node, holder=str(holder), uid=key.uid)
             message = f"released {listed(map(str, sorted(claim.devices)))} of {holder}"
-            self._term.recorder.note(subject_of(ledger), "Released", message)
+            self._context.recorder.note(subject_of(ledger), "Released", message)
+        if leave and group:
+            self._displaced.pop(key, None)
+            self._stayed.forget(key)
+            if outcome is Outcome.LEFT:
+                log.info("Released group", group=group.name, node=group.node, cause=leave.why)
+                if leave.event:
+                    self._context.recorder.note(subject_of(group), leave.event, leave.text)
+                if leave.why == "idle":
+                    self._context.on_released()
+            if group.deleting:
+                await self._let_go(group)
+
+    def _forget(self, key: ClaimKey) -> None:
+        self._unbound_since.forget(key)
+        self._marked_since.forget(key)
+        self._in_use.discard(key)
+        self._stayed.forget(key)
+        self._displaced.pop(key, None)
 
     def _report_use(self, key: ClaimKey, claim: Claim) -> None:
         if claim.pod:
             self.queue.add(key, AGAIN_SECONDS)  # It was bound after all: next time the mark is taken away.
             return
-        if key.node not in self._term.fleet.pods(key.uid).values():
+        if key.node not in self._context.fleet.pods(key.uid).values():
             self.queue.add(key, UNSEEN_SECONDS)
         if key in self._in_use:
             return
@@ -181,24 +232,200 @@ class Releaser:
             f"{holder}, whose devices this pod uses, is gone: the devices stay reserved until the pod ends,"
             " and no other pod can join it"
         )
-        for pod in self._term.members.holding(key.node):
+        for pod in self._context.index.holding[key.node]:
             if pod.holder_uid == key.uid:
-                self._term.recorder.warn(subject_of(pod), "GroupDeleted", message)
+                self._context.recorder.warn(subject_of(pod), "GroupDeleted", message)
 
-    async def _wait_out_binds(self, key: ClaimKey, mark: str) -> None:
-        """Raises `Later` until every bind is over that began before the claim was marked so."""
-        self._term.wait_until(self._marked_since(key, mark) + self._term.binds_over)
+    # Without a cause: a claim that no holder needs.
 
-    def _forget(self, key: ClaimKey) -> None:
-        self._unbound_since.forget(key)
-        self._marked_since.forget(key)
-        self._in_use.discard(key)
+    async def _unneeded(self, key: ClaimKey, claim: Claim) -> bool:
+        """Whether to release the claim now, or to take its mark away; raises `Later` where time has to pass first.
+
+        A pod with shares may be gone, finished, elsewhere, or unbound for longer than a bind takes; a group likewise.
+        """
+        # The mirror may not have a new holder yet; it alone never proves one gone.
+        mirrored = self._mirrored(key, claim)
+        holder = mirrored or await holders.read(self._context.cluster, claim.holder(key.uid))
+        if holder is not None and holder.metadata.unreadable:
+            return False
+        if holders.home(holder) == key.node:
+            self._unbound_since.forget(key)
+            if not (claim.releasing or mirrored):
+                raise Later(UNSEEN_SECONDS)
+            return bool(claim.releasing)
+        lives = key.node in self._context.fleet.pods(key.uid).values()
+        if claim.releasing:
+            # Begun already, and by what the mirrors know there is nothing to do before its pods change or time passes.
+            pending = holder.pending if isinstance(holder, Pod) else self._context.index.pending[key.name]
+            if pending and not lives and not self._context.compares:
+                self._context.wait_until(self._marked_since(key, claim.releasing) + self._context.binds_over)
+            return not lives
+        if not (holder.pending if isinstance(holder, Pod) else holder and not holder.node):
+            return True
+        if lives:
+            return False  # Its status was wiped, and the group's reconciler restores its node.
+        self._context.wait_until(self._unbound_since(key) + BIND_SECONDS)
+        return True
+
+    def _mirrored(self, key: ClaimKey, claim: Claim) -> Group | Pod | None:
+        if claim.pod:
+            pod = self._context.pods.get(key.name)
+            return pod if pod and key.uid in (pod.metadata.uid, pod.share_uid) else None
+        group = self._context.groups.get(key.name)
+        return group if group and group.uid == key.uid else None
+
+    # The causes, in the order in which they are asked.
+
+    async def _cause(self, key: ClaimKey, group: Group, claim: Claim) -> _Leave | None:
+        """Why the group is to leave its node now, or None."""
+        if (rest := self._stayed.until(key) - self._context.clock()) > 0:
+            self.queue.add(key, rest)
+            return None
+        for cause in self._causes:
+            if leave := await cause(key, group, claim):
+                return leave
+        return None
+
+    async def _deleted(self, _key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
+        """The Event is recorded when the finalizer goes."""
+        return _Leave("deleted", "", "", Cause(_used)) if self._is_over(group) else None
+
+    async def _without_place(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
+        """While a group is displaced, none of its pods is placed. It stays if one is bound after all, or they stay."""
+        began = self._displaced.get(key)
+        if began is None:
+            return None
+        mine = [pod for pod in self._context.index.named[group.name] if pod.holds(key.uid, key.node)]
+        if self._context.clock() > began + GIVE_UP_SECONDS or any(pod.spec.node_name for pod in mine):
+            del self._displaced[key]
+            return None
+        self.queue.add(key, DISPLACED_SECONDS)
+        text = f"left node {key.node}, where kube-scheduler found no place for its pods"
+        return None if mine else _Leave("displaced", "LeftNode", text)
+
+    async def _without_devices(self, _key: ClaimKey, group: Group, claim: Claim) -> _Leave | None:
+        text = f"left node {group.node}, where others have the devices that it had"
+        cause = Cause(status=_saying(Reason(ReasonKind.RELEASED, text)))
+        return _Leave("no devices", "LeftNode", text, cause) if not claim.devices else None
+
+    async def _on_lost_node(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
+        """The mirror holds shared nodes only, and may be behind: the node is read from the API server each time.
+
+        One that comes back meanwhile is safe, since nobody can join by a marked claim.
+        """
+        seen = self._context.fleet.node(group.node)
+        if not moves(group) or not (seen is None or is_lost(seen)):
+            return None
+        node = await find(self._context.cluster, NODES, group.node)
+        if is_lost(node) and not left_behind(group, self._context.index.named[group.name]):
+            reason = moved(group.node, node)
+            return _Leave("node lost", "LeftNode", reason.text, Cause(stays_on_lost_node, _saying(reason)))
+        if seen is None:
+            self.queue.add(key, LOOK_SECONDS)
+        return None
+
+    async def _idle(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
+        """How long is read from `status.idleSince`, so that it doesn't start again with each leader."""
+        after = self._release_seconds(group)
+        if after is None or self._context.fleet.pods(group.uid):
+            return None
+        if (rest := _rest(group, after)) > 0:  # Clocks move, so it is asked again then.
+            self.queue.add(key, min(rest, after))
+            return None
+        if self._wanted(group, self._context.index.pending[group.name]):
+            self.queue.add(key, LOOK_SECONDS)
+            return None
+        held = described(group.status.selected_devices) or "its devices"
+        text = f"{held} on node {group.node} {release_reason(after)}"
+        return _Leave("idle", "Released", text, Cause(self._keeps_idle, self._says_idle))
+
+    def _release_seconds(self, group: Group) -> int | None:
+        """After how long without pods the group is to be released; None for never."""
+        return self._context.life.release_seconds(group.spec.release_after)
+
+    def _keeps_idle(self, group: Group, pods: Collection[Pod]) -> bool:
+        """What is so now counts: somebody may have changed the group's spec, and a pod of it may wait."""
+        after = self._release_seconds(group)
+        return after is None or _rest(group, after) > 0 or self._wanted(group, pods)
+
+    def _says_idle(self, group: Group) -> Mapping[str, Any]:
+        return _saying(release_reason(self._release_seconds(group) or 0))(group)
+
+    def _wanted(self, group: Group, pods: Iterable[Pod]) -> bool:
+        """Whether a pod waits that could join the group where it is.
+
+        One that can't, for whatever reason of its own or because others gate it, binds the group again when it can.
+        """
+        if self._context.fleet.assumed(group.uid):
+            return True
+        waiting = [pod for pod in pods if pod.pending and not pod.metadata.deletion_timestamp]
+        able = [pod for pod in waiting if pod_obstacle(pod, group, self._context.fleet.namespaces) is None]
+        return len(able) > len(barred(self._context.fleet, group, able))
+
+    # The finalizer of groups that end after their last pod.
+
+    async def _keep_finalizer(self, group: Group) -> None:
+        """Has it there exactly where the policy wants it. It can't be added once a group is deleted."""
+        wanted = self._context.life.outlives_deletion(group.spec.deletion_policy)
+        if wanted != (contract.PODS_FINALIZER in group.metadata.finalizers):
+            await self._write_finalizers(group, [contract.PODS_FINALIZER] if wanted else [])
+
+    def _is_over(self, group: Group) -> bool:
+        """Whether the group was deleted, waits for us alone, and no pod uses it by what the mirror shows."""
+        ours = group.deleting and contract.PODS_FINALIZER in group.metadata.finalizers
+        return ours and not _used(group, self._context.index.named[group.name])
+
+    async def _let_go(self, group: Group) -> None:
+        """Ends a deleted group that no pod uses, and that was released, so that no bind under way can commit it.
+
+        Its claim may be missing, with its node or before somebody recreates the ledger: then nobody can join, either.
+        Who dies before this leaves a group that is being deleted, for the next leader to look at.
+        """
+        fresh = await holders.read_group(self._context.cluster, group.holder)
+        pods = await holders.pods(self._context.cluster, group.holder)
+        if fresh is None or fresh.node not in ("", group.node) or _used(fresh, pods):
+            return
+        await self._write_finalizers(fresh, [])
+        log.info("Let deleted group go", group=group.name, node=group.node)
+        text = "no pod uses it any more: it is deleted, and its devices are free"
+        self._context.recorder.note(subject_of(group), "Deleted", text)
+
+    async def _write_finalizers(self, group: Group, ours: list[str]) -> None:
+        """Raises Conflict where somebody else wrote the group meanwhile."""
+        others = [each for each in group.metadata.finalizers if each != contract.PODS_FINALIZER]
+        meta = {"resourceVersion": group.metadata.resource_version, "finalizers": [*others, *ours]}
+        try:
+            written = await self._context.cluster.patch(GROUPS, group.name, {"metadata": meta})
+        except NotFound:
+            return
+        if written.metadata.finalizers or not written.deleting:
+            self._context.groups.put(written)
 
 
-def _claims(ledger: NodeDevices | None) -> list[tuple[ClaimKey, str]]:
-    return [(ClaimKey(ledger.node, uid), claim.holder_name) for uid, claim in ledger.claims.items()] if ledger else []
+def _claims(ledger: NodeDevices | None) -> dict[ClaimKey, Claim]:
+    return (
+        {ClaimKey(ledger.node, uid, claim.holder_name): claim for uid, claim in ledger.claims.items()} if ledger else {}
+    )
 
 
-def new_mark() -> str:
-    """A mark that was never written before: RFC 3339, its last digits random."""
-    return f"{timestamps.micro_now()[:-1]}{random.randrange(1000):03}Z"
+def _saying(reason: Reason) -> Callable[[Group], Mapping[str, Any]]:
+    """The status of a group that says why it has no node any more."""
+    return lambda group: unbound_for(group, reason, timestamps.now())
+
+
+def _used(group: Group, pods: Iterable[Pod]) -> bool:
+    return any(uses(pod, group) for pod in pods)
+
+
+def stays_on_lost_node(group: Group, pods: Collection[Pod]) -> bool:
+    """Whether the group stays on its lost node: its policy was changed, or the API server still has a pod of it.
+
+    A pending pod doesn't keep it: it waits for a node that runs nothing.
+    """
+    return not moves(group) or bool(left_behind(group, pods))
+
+
+def _rest(group: Group, after: int) -> float:
+    """The seconds until the group has been idle for so long; all of them where its status doesn't say since when."""
+    idle = idle_seconds(group.status.idle_since, timestamps.now())
+    return after - idle if idle is not None and idle >= 0 else after

@@ -7,7 +7,7 @@ without a controller is for a person to recreate; kube-scheduler's Event of it s
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -15,20 +15,27 @@ from deviceshare.domain.admission.drafts import concerns
 from deviceshare.domain.objects.label_selector import EVERYTHING
 from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import GROUPS, JOBS, PODS
-from deviceshare.loops.leader.recreations import FORGOTTEN_SECONDS, MOST_ROUNDS, Recreations
-from deviceshare.loops.leader.term import Term, UnchangedSince
-from deviceshare.loops.leader.waiting_events import WaitingEvents
-from deviceshare.loops.ports import Conflict, Forbidden, Kind, NotFound, ObjectChange, Subject
-from deviceshare.loops.queue import Later, Queue
-from deviceshare.loops.rate_limit import RateLimit
-from deviceshare.loops.subjects import subject_of
+from deviceshare.loops.api_objects import find, subject_of
+from deviceshare.loops.kinds import JOBS
+from deviceshare.loops.leader.context import ControllerContext, UnchangedSince, WaitingEvents
+from deviceshare.loops.ports import Forbidden, Kind, ObjectChange, Subject
+from deviceshare.loops.queue import Backoff, Later, Queue, RateLimit
 
 log = structlog.get_logger(__name__)
 
 REASON: Final = "NotInjected"
 DELETIONS_A_SECOND: Final = 1.0
+GRACE_SECONDS: Final = 5.0
+"""Between a pod's creation and its deletion: admission that was away for a moment is back then."""
+APART_SECONDS: Final = (30.0, 120.0, 600.0)
+"""Between the end of one controller's round and the beginning of the next. After the last there is none."""
+MOST_ROUNDS: Final = len(APART_SECONDS) + 1
+UNPROVEN: Final = 5
+"""Deletions in a row, of one namespace, after which no injected pod came."""
+TRIAL_SECONDS: Final = 300.0
+"""Between deletions from then on."""
+FORGOTTEN_SECONDS: Final = 3600.0
+"""After so long without a deletion a controller starts again, and a namespace."""
 KEPT_JOBS: Final = 1024
 RUNS: Final = frozenset({"Workflow", "TaskRun", "SparkApplication"})
 """Controllers of others (argoproj.io, tekton.dev, sparkoperator.k8s.io) for which a deleted pod is a failed one,
@@ -54,16 +61,19 @@ def uninjected(dialects: frozenset[str]) -> Callable[[Pod], bool]:
 class UninjectedPods:
     """Keyed by `namespace/name`."""
 
-    def __init__(self, term: Term) -> None:
-        self._term = term
-        self.queue: Queue[str] = Queue("uninjected", self._reconcile, workers=1, clock=term.clock)
-        self._since: UnchangedSince[str] = UnchangedSince(term)
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self.queue: Queue[str] = Queue("uninjected", self._reconcile, workers=1, clock=context.clock)
+        self._since: UnchangedSince[str] = UnchangedSince(context)
         self._turns: RateLimit[str] = RateLimit(DELETIONS_A_SECOND)
         """Of namespaces: one with a thousand such pods has one turn at a time, as all others have."""
-        self._recreations = Recreations()
-        self._events = WaitingEvents(term, REASON)
+        self._recreations = Recreations(context.clock)
+        self._events = WaitingEvents(context, REASON)
         self._failures: dict[str, int] = {}
         """How many pods of a Job have failed, by its UID, our deletions among them; the last asked about last."""
+
+    def _pods(self) -> list[Pod]:
+        return list(self._context.uninjected.values()) if self._context.uninjected else []
 
     def change(self, change: ObjectChange[Pod]) -> None:
         """Takes in a change of an uninjected pod without a node."""
@@ -78,41 +88,40 @@ class UninjectedPods:
         if change.old is None and change.new and self._recreations.unproven and change.new.injected:
             owner = change.new.metadata.controller
             self._recreations.prove(owner.uid if owner else "")
-            for pod in self._term.uninjected.values() if self._term.uninjected else ():
+            for pod in self._pods():
                 self.queue.add(pod.metadata.key)
 
     def enqueue_namespace(self, name: str) -> None:
         """Enqueues the pods of a namespace that admission may select by now."""
-        for pod in self._term.uninjected.values() if self._term.uninjected else ():
+        for pod in self._pods():
             if pod.metadata.namespace == name:
                 self.queue.add(pod.metadata.key)
 
     def _selected(self, namespace: str) -> bool:
         """Whether admission selects the namespace by its labels, as far as they are known."""
-        if self._term.namespace_selector == EVERYTHING:
+        if self._context.namespace_selector == EVERYTHING:
             return True
-        found = self._term.namespaces.get(namespace) if self._term.namespaces else None
-        return found is not None and found.labels is not None and self._term.namespace_selector.matches(found.labels)
+        found = self._context.namespaces.get(namespace) if self._context.namespaces else None
+        return found is not None and found.labels is not None and self._context.namespace_selector.matches(found.labels)
 
     async def _reconcile(self, key: str) -> None:
-        pod = self._term.uninjected.get(key) if self._term.uninjected else None
+        pod = self._context.uninjected.get(key) if self._context.uninjected else None
         namespace = key.partition("/")[0]
         if pod is None:
             self._since.forget(key)
-            rest = self._term.uninjected.values() if self._term.uninjected else ()
-            if namespace not in {each.metadata.namespace for each in rest}:
+            if namespace not in {each.metadata.namespace for each in self._pods()}:
                 self._turns.over(namespace)
             return
         owner = pod.metadata.controller
         if owner is None or pod.metadata.deletion_timestamp or not self._selected(namespace):
             return
-        seen, now = self._since(key, pod.metadata.uid), self._term.clock()
-        due = self._recreations.due(namespace, owner.uid, seen, now)
+        seen = self._since(key, pod.metadata.uid)
+        due = self._recreations.due(namespace, owner.uid, seen)
         if math.isinf(due):
             self._leave(pod, owner, _given_up(pod, owner))
             raise Later(FORGOTTEN_SECONDS)
-        self._term.wait_until(due)
-        self._term.wait_until(self._turns.at(namespace, now))
+        self._context.wait_until(due)
+        self._context.wait_until(self._turns.at(namespace, self._context.clock()))
         self._turns.over(namespace)
         if why := await self._fails_with_it(pod, owner):
             self._leave(pod, owner, why)
@@ -120,7 +129,7 @@ class UninjectedPods:
         await self._delete(pod, owner, seen)
 
     def _leave(self, pod: Pod, owner: OwnerReference, why: str) -> None:
-        seen = self._term.uninjected.get(pod.metadata.key) if self._term.uninjected else None
+        seen = self._context.uninjected.get(pod.metadata.key) if self._context.uninjected else None
         if seen is None or seen.metadata.uid != pod.metadata.uid:
             return  # It went meanwhile, and nothing would end what is remembered of it.
         log.warning("Left uninjected pod", pod=pod.metadata.key, controller=f"{owner.kind} {owner.name}", reason=why)
@@ -138,7 +147,7 @@ class UninjectedPods:
         if owner.kind != JOBS.kind or not owner.api_version.startswith("batch/"):
             return ""  # Volcano's are called so, too
         try:
-            job = await find(self._term.cluster, JOBS, owner.name, pod.metadata.namespace)
+            job = await find(self._context.cluster, JOBS, owner.name, pod.metadata.namespace)
         except Forbidden:
             return f"{_WHY}; deviceshare may not read Job {owner.name}, which might fail with the pod: delete the pod"
         if job is None:
@@ -153,27 +162,20 @@ class UninjectedPods:
 
     async def _delete(self, pod: Pod, owner: OwnerReference, seen: float) -> None:
         meta, who = pod.metadata, f"{owner.kind} {owner.name}"
-        try:
-            await self._term.cluster.delete(
-                PODS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version
-            )
-        except (NotFound, Conflict):
-            return  # it changed: what it is now is looked at when the mirror shows it
-        self._recreations.delete(meta.namespace, owner.uid, seen, self._term.clock())
+        if not await self._context.delete_unchanged(pod):
+            return
+        self._recreations.delete(meta.namespace, owner.uid, seen)
         if owner.uid in self._failures:
             self._failures[owner.uid] += 1
-        self._term.on_recreated()
+        self._context.on_recreated()
         log.warning("Deleted uninjected pod", pod=meta.key, uid=meta.uid, controller=who, group=pod.group)
         said = f"deleted pod {meta.name}, so that {who} recreates it: {_WHY}"
-        for subject in self._subjects(pod, owner):
-            self._term.recorder.warn(subject, REASON, said)
-
-    def _subjects(self, pod: Pod, owner: OwnerReference) -> list[Subject]:
-        """The pod, which is gone, and what remains: its controller and its group."""
+        # The pod is gone; what remains are its controller and its group.
         kind: Kind[object] = Kind(owner.api_version, owner.kind, "", object, namespaced=True)
-        found = [subject_of(pod), Subject(kind, owner.name, pod.metadata.namespace, owner.uid)]
-        group = self._term.groups.get(pod.group) if pod.group else None
-        return [*found, Subject(GROUPS, group.name, "", group.uid)] if group else found
+        subjects = [subject_of(pod), Subject(kind, owner.name, meta.namespace, owner.uid)]
+        group = self._context.groups.get(pod.group) if pod.group else None
+        for subject in [*subjects, subject_of(group)] if group else subjects:
+            self._context.recorder.warn(subject, REASON, said)
 
 
 def _given_up(pod: Pod, owner: OwnerReference) -> str:
@@ -182,3 +184,64 @@ def _given_up(pod: Pod, owner: OwnerReference) -> str:
         f" leaves this one: see why admission isn't called for pods of namespace {pod.metadata.namespace} (deviceshare"
         " doctor), then delete the pod"
     )
+
+
+class _Rounds(NamedTuple):
+    number: int
+    began: float
+    last: float
+
+
+class Recreations:
+    """When the next uninjected pod may be deleted, so that an admission that stays away causes no storm.
+
+    Pods of one controller that were seen before the first of them was deleted belong to one round and go one after the
+    other. Pods that come uninjected after that belong to the next round, which begins later each time, and after some
+    rounds never: whatever kept admission from them still does. Over all controllers of a namespace, some deletions in a
+    row after which no injected pod came are taken as a sign that admission is still away; from then on one pod at a
+    time is a trial. Each namespace by itself: whoever may write pods in one can make any number look uninjected.
+
+    Owners are the UIDs of controllers.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._owners: dict[str, _Rounds] = {}
+        self._trials: Backoff[str] = Backoff(clock, *[0.0] * (UNPROVEN - 1), TRIAL_SECONDS, forgotten=FORGOTTEN_SECONDS)
+        """Of namespaces: each deletion since an injected pod came is a failure."""
+
+    @property
+    def unproven(self) -> bool:
+        """Whether a pod was deleted since an injected one came."""
+        return bool(self._trials)
+
+    def prove(self, owner: str) -> None:
+        """An injected pod came, of this controller if it has one: admission is there."""
+        self._trials.clear()
+        self._owners.pop(owner, None)
+
+    def due(self, namespace: str, owner: str, seen: float) -> float:
+        """When a pod that was first seen then may be deleted; infinite after the controller's last round."""
+        trial, rounds = self._trials.until(namespace), self._rounds(owner)
+        if rounds is None:
+            return max(seen + GRACE_SECONDS, trial)
+        if seen <= rounds.began:
+            return max(rounds.began, trial)
+        if rounds.number >= MOST_ROUNDS:
+            return math.inf
+        return max(seen + GRACE_SECONDS, rounds.last + APART_SECONDS[rounds.number - 1], trial)
+
+    def delete(self, namespace: str, owner: str, seen: float) -> None:
+        """Counts the deletion of such a pod."""
+        now, rounds = self._clock(), self._rounds(owner)
+        if rounds is None:
+            rounds = _Rounds(1, now, now)
+        elif seen > rounds.began:
+            rounds = _Rounds(rounds.number + 1, now, now)
+        lately = {who: each for who, each in self._owners.items() if now - each.last <= FORGOTTEN_SECONDS}
+        self._owners = {**lately, owner: rounds._replace(last=now)}
+        self._trials.fail(namespace)
+
+    def _rounds(self, owner: str) -> _Rounds | None:
+        rounds = self._owners.get(owner)
+        return rounds if rounds and self._clock() - rounds.last <= FORGOTTEN_SECONDS else None

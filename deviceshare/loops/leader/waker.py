@@ -1,13 +1,22 @@
-"""The reconciler of waiting pods that now fit: wakes them by touching an annotation.
+"""The reconcilers of waiting pods that now fit: they wake them by touching an annotation, a few at a time.
 
 kube-scheduler doesn't learn that our devices came free and may leave a pod for minutes; any change of a pod's
-annotations has it retry the pod at once. Of an unbound group only the pod that waits longest is touched at first: its
-bind chooses the node, and then the others are touched. If 500 pods were touched for one freed device, the one that gets
-it would be queued behind the rest.
+annotations has it retry the pod at once. Waiting pods that want the same have one queue key: their group, or their
+namespace and share. Whom to wake is decided in *rounds* for each key:
 
-A touch may be missed, or something else than devices may be lacking. So while pods wait that should fit, all of them
-are touched again, less and less often. Of each namespace only a few are under way at a time (touch_window.py). A pod
-that refuses the touch costs only its owner: the next pod of its line is touched in its place.
+1. Those of its pods that the scheduler refused and that fit somewhere, the longest waiting first.
+2. Of an unbound group only the first: its bind chooses the node, and then the others fit there. Of equal shares as many
+   as there is room for. If 500 pods were touched for one freed device, the one that gets it would be queued behind the
+   rest. A pod that was refused since the extender was away is always among them: nobody has judged it.
+3. A touch may be missed, or something else than devices may be lacking. So while pods wait that should fit, there are
+   further rounds, less and less often, for all pods of a group and for twice as many of equal shares each time. Another
+   node that fits begins anew.
+
+When they are touched is decided for each namespace. kube-scheduler tries one pod after the other, the longest waiting
+first: a thousand touched at once would stand in front of all others for many seconds. So each namespace has a few
+places; a touched pod keeps its place until it is bound or gone or, since a second refusal in the same words is written
+nowhere, until it must have been tried. Namespaces don't wait for each other; the keys of one take turns, pod by pod. A
+pod that refuses the touch costs only its owner: it is left out for a while, and the next pod of its key is touched.
 """
 
 import asyncio
@@ -20,230 +29,243 @@ from msgspec import Struct, field
 from deviceshare import timestamps
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.pods import UNSCHEDULABLE, Pod
 from deviceshare.domain.objects.requests import POD, Holder, Request
 from deviceshare.domain.objects.shares import ShareRequest
 from deviceshare.domain.placement.barred_pods import ruled_out
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.api_objects import annotate
-from deviceshare.loops.leader.members import WAITING_GROUPS
-from deviceshare.loops.leader.term import Term
-from deviceshare.loops.leader.touch_window import TouchWindow
+from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.ports import ApiError, Conflict, ObjectChange
-from deviceshare.loops.protocol.bind import REFUSALS
-from deviceshare.loops.queue import Queue
+from deviceshare.loops.protocol.holders import REFUSALS
+from deviceshare.loops.queue import Backoff, Queue
 
 log = structlog.get_logger(__name__)
 
-WORKERS = 8
-AGAIN_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
+AGAIN_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 60.0)
 """After a touch that changed nothing; the last for ever."""
-GATHER_SECONDS = 0.05
-"""Between a change and the work on waiting pods: changes come in bursts, and a thousand pods take a millisecond."""
+PLACES: Final = 16
+"""For each namespace. kube-scheduler places about 80 pods a second, so these are always enough to keep it busy."""
+TRIED_SECONDS: Final = 2.0
+"""After a touch a pod has been tried, its backoff of a second included (the scheduler's configuration)."""
+GATHER_SECONDS: Final = 0.05
+"""Between a change and the work on waiting pods, and between two looks for a free place: changes come in bursts, and a
+thousand pods take a millisecond."""
+_ALL: Final = ""
+"""The key that stands for every other; no object has this name."""
 _AT_ONCE: Final = 100
-"""Lines looked at between two turns of the event loop."""
+"""Keys looked at between two turns of the event loop."""
+_NOBODY: Final = Holder("", POD, "")
 
 
-class _Woken(Struct):
-    """One round of touches for a group."""
+class _Round(Struct):
+    """One round of touches of the pods with one queue key."""
 
-    fits: frozenset[str]
-    """The nodes that it fitted on when we last looked."""
+    nodes: frozenset[str]
+    """Those that any of the pods fitted on when we last looked."""
     chosen: frozenset[str]
-    """The UIDs of the pods to be touched (`_chosen`)."""
+    """The UIDs of the pods to be touched."""
     at: float
-    """When it began or, where pods have to take turns, was last under way."""
-    times: int = 0
-    """Rounds before it that changed nothing."""
-    pods: set[str] = field(default_factory=set)
-    """The UIDs of the pods touched."""
+    """When it began or, where pods wait for places, when the last one was touched."""
+    number: int = 0
+    """Of rounds before it that changed nothing."""
+    touched: set[str] = field(default_factory=set)
+    """The UIDs of the pods that were."""
 
     @property
     def again_at(self) -> float:
-        return self.at + AGAIN_SECONDS[min(self.times, len(AGAIN_SECONDS) - 1)]
+        return self.at + AGAIN_SECONDS[min(self.number, len(AGAIN_SECONDS) - 1)]
 
-    def untouched(self, pods: list[Pod]) -> list[Pod]:
+    def left(self, pods: list[Pod]) -> list[Pod]:
         """Those of the pods that have yet to be touched, in their order."""
-        return [pod for pod in pods if pod.metadata.uid in self.chosen - self.pods]
+        return [pod for pod in pods if pod.metadata.uid in self.chosen - self.touched]
 
 
 class Waker:
-    """Keyed by `Pod.line`: the name of the waiting pods' group, or the share that they ask for."""
+    """Rounds are keyed by the pods' queue key, touches by namespace."""
 
-    def __init__(self, term: Term) -> None:
-        self._term = term
-        self.queue: Queue[str] = Queue("waking", self._reconcile, workers=WORKERS, clock=term.clock)
-        self._woken: dict[str, _Woken] = {}
-        self._window = TouchWindow()
-        self._refused: dict[str, tuple[int, float]] = {}
-        """By the UID of a waiting pod that refused a touch: how often in a row, and when it is touched again."""
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self._deciding: Queue[str] = Queue("waking", self._decide, workers=8, clock=context.clock)
+        self._touching: Queue[str] = Queue("touches", self._touch_next, workers=8, clock=context.clock)
+        self.queues = self._deciding, self._touching
+        self._rounds: dict[str, _Round] = {}
+        self._turns: dict[str, dict[str, list[str]]] = {}
+        """By namespace and queue key, the keys of the pods that are to be touched; the first is next."""
+        self._places: dict[str, dict[str, float]] = {}
+        """By namespace and the UID of a touched pod, until when it has its place at most; the first ends first."""
+        self._left_out: Backoff[str] = Backoff(context.clock, *AGAIN_SECONDS)
+        """Pods that refused a touch, by UID."""
+
+    # What enqueues a key.
 
     def change(self, change: ObjectChange[Pod]) -> None:
-        """Enqueues the group of a changed pod that the scheduler refused."""
+        """Enqueues the key of a changed pod that the scheduler refused."""
         _, old, new = change
         if old and not (new and new.pending):
-            self._window.leave(old)
-            self._refused.pop(old.metadata.uid, None)
-            self._go_on(old.metadata.namespace)
+            self._free_place(old)
+            self._left_out.forget(old.metadata.uid)
         for pod in change.sides:
             if pod.wants_devices and pod.refusal:
-                self.queue.add(pod.line, GATHER_SECONDS)
+                self._deciding.add(pod.queue_key, GATHER_SECONDS)
+
+    def enqueue(self, group: str) -> None:
+        """Enqueues a group that came, changed or went."""
+        self._deciding.add(group)
 
     def enqueue_waiting(self) -> None:
-        """Enqueues every line of waiting pods: devices came free, or a node came or changed."""
-        self.queue.add(WAITING_GROUPS, GATHER_SECONDS)
+        """Enqueues every key of waiting pods: devices came free, or a node came or changed."""
+        self._deciding.add(_ALL, GATHER_SECONDS)
 
-    async def _reconcile(self, name: str) -> None:
-        if name == WAITING_GROUPS:
-            await self._enqueue_lines()
-            return
-        group, now = self._term.groups.get(name), self._term.clock()
-        pods = [pod for pod in self._term.members.pending(name) if pod.refusal and not pod.metadata.deletion_timestamp]
-        if refused := [until for pod in pods if (until := self._refused.get(pod.metadata.uid, (0, 0.0))[1]) > now]:
-            self.queue.add(name, min(refused) - now)
-            pods = [pod for pod in pods if self._refused.get(pod.metadata.uid, (0, 0.0))[1] <= now]
-        wanted = group.request if group else _request(pods[0], None) if pods else None
-        if wanted is not None:
-            # A pod that waits in vain would stand in front of those that don't, which may be other people's.
-            vain = {each.pod.metadata.uid for each in ruled_out(self._term.fleet, wanted, pods)}
-            pods = [pod for pod in pods if pod.metadata.uid not in vain]
-        if group is not None:
-            namespaces = self._term.fleet.namespaces
-            pods = [pod for pod in pods if not namespaces.obstacle(group, pod.metadata.namespace)]
-        usable = group is None or not (group.deleting or group.metadata.unreadable)
-        nodes = self._nodes_for(pods, group) if usable else {}
-        if not nodes or not any(each is not None for each in nodes.values()):
-            self._rest(name)
-            return
-        pods = [pod for pod in pods if nodes[pod.metadata.uid]]
-        fits = frozenset[str]().union(*(each or () for each in nodes.values()))
-        if not fits:
-            # A bind that fails forgets what it had assumed, of which there is no event: retry after a while.
-            self._rest(name)
-            self.queue.add(name, AGAIN_SECONDS[0 if self._term.fleet.assuming else -1])
-            return
-        pods.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.key))
-        woken = self._woken.get(name)
-        if woken is None or fits - woken.fits or not any(pod.metadata.uid in woken.pods for pod in pods):
-            woken = _Woken(fits, self._chosen(pods, group, fits, 0), self._term.clock())
-        elif not woken.untouched(pods) and self._term.clock() >= woken.again_at:
-            times = woken.times + 1
-            woken = _Woken(fits, self._chosen(pods, group, fits, times), self._term.clock(), times)
-        elif group is None or group.node:
-            woken.chosen = self._chosen(pods, group, fits, woken.times)  # more may have come, or more room
-        woken.fits = fits
-        closed = await self._touch_in_turn(woken, woken.untouched(pods))
-        self._give_up(name, but=closed)
-        if closed:
-            woken.at = self._term.clock()
-            self.queue.add(name, AGAIN_SECONDS[0])  # unless its turn comes earlier
-            return
-        self.queue.add(name, woken.again_at - self._term.clock())
-
-    async def _enqueue_lines(self) -> None:
-        """Enqueues the lines but for groups that fit nowhere, as they did when they were looked at."""
-        for number, line in enumerate(self._term.members.lines(), 1):
-            group = self._term.groups.get(line)
-            if group is None or group.node or line in self._woken or self._term.waits.may_fit(group):
-                self.queue.add(line)
+    async def _enqueue_all(self) -> None:
+        """But for groups that fit nowhere, as they did when they were looked at."""
+        for number, key in enumerate(self._context.index.pending.names(), 1):
+            group = self._context.groups.get(key)
+            if group is None or group.node or key in self._rounds or self._context.waits.may_fit(group):
+                self._deciding.add(key)
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-        if self._term.fleet.assuming:  # as for one that is looked at
-            self.queue.add(WAITING_GROUPS, AGAIN_SECONDS[0])
+        if self._context.fleet.assuming:  # A bind that fails forgets what it had assumed, of which there is no event.
+            self._deciding.add(_ALL, AGAIN_SECONDS[0])
 
-    def _nodes_for(self, pods: list[Pod], group: Group | None) -> dict[str, frozenset[str] | None]:
-        """Where each of the pods fits now, by UID; None where it wants what isn't there. Equal requests count once."""
-        found: dict[ShareRequest, frozenset[str] | None] = {}
-        for pod in pods:
-            if pod.share not in found:
-                request = _request(pod, group)
-                found[pod.share] = frozenset(self._term.fleet.fitting(request)) if request else None
-        return {pod.metadata.uid: found[pod.share] for pod in pods}
+    # Whom to wake.
 
-    def _chosen(self, pods: list[Pod], group: Group | None, fits: Collection[str], times: int) -> frozenset[str]:
-        """The UIDs of those to be touched, the longest waiting first: of equal shares as many as there is room for.
+    async def _decide(self, key: str) -> None:
+        if key == _ALL:
+            await self._enqueue_all()
+            return
+        group, now = self._context.groups.get(key), self._context.clock()
+        waiting = self._waiting(key, group)
+        nodes = self._nodes_for(waiting, group)
+        pods = [pod for pod in waiting if nodes[pod.share]]
+        pods.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.key))
+        if not pods:
+            self._rounds.pop(key, None)
+            self._line_up(key, [])
+            if any(each is not None for each in nodes.values()):
+                self._deciding.add(key, AGAIN_SECONDS[0 if self._context.fleet.assuming else -1])
+            return
+        fits = frozenset[str]().union(*(each or () for each in nodes.values()))
+        known = self._rounds.get(key)
+        begins = known is None or fits - known.nodes or not any(pod.metadata.uid in known.touched for pod in pods)
+        if known is None or begins or (now >= known.again_at and not known.left(pods)):
+            number = known.number + 1 if known and not begins else 0
+            known = self._rounds[key] = _Round(fits, self._chosen(pods, group, fits, number), now, number)
+        elif group is None or group.node:
+            known.chosen = self._chosen(pods, group, fits, known.number)  # more may have come, or more room
+        known.nodes = fits
+        known.chosen |= {pod.metadata.uid for pod in pods if pod.refusal and pod.refusal.reason != UNSCHEDULABLE}
+        left = known.left(pods)
+        self._line_up(key, left)
+        self._deciding.add(key, AGAIN_SECONDS[0] if left else known.again_at - now)
 
-        In each further round twice as many: what kept the first from a node may not keep the others.
-        """
+    def _waiting(self, key: str, group: Group | None) -> list[Pod]:
+        """Those of the key's pods that the scheduler refused, and that could go somewhere if there were room."""
+        if group is not None and (group.deleting or group.metadata.unreadable):
+            return []
+        pods, now, namespaces = list[Pod](), self._context.clock(), self._context.fleet.namespaces
+        for pod in self._context.index.pending[key]:
+            if not pod.refusal or pod.metadata.deletion_timestamp:
+                continue
+            if (until := self._left_out.until(pod.metadata.uid)) > now:
+                self._deciding.add(key, until - now)
+            elif group is None or not namespaces.obstacle(group, pod.metadata.namespace):
+                pods.append(pod)
+        # A pod that waits in vain would stand in front of those that don't, which may be other people's.
+        wanted = group.request if group else _request(pods[0], None) if pods else None
+        barred = ruled_out(self._context.fleet, wanted, pods) if wanted else ()
+        vain = {each.pod.metadata.uid for each in barred}
+        return [pod for pod in pods if pod.metadata.uid not in vain]
+
+    def _nodes_for(self, pods: list[Pod], group: Group | None) -> dict[ShareRequest, frozenset[str] | None]:
+        """Where the pods fit now, by their shares: equal ones count once. None of one that wants what isn't there."""
+        requests = {pod.share: _request(pod, group) for pod in pods}
+        fitting = self._context.fleet.fitting
+        return {share: frozenset(fitting(request)) if request else None for share, request in requests.items()}
+
+    def _chosen(self, pods: list[Pod], group: Group | None, fits: Collection[str], number: int) -> frozenset[str]:
+        """The UIDs of those to be touched in the round with this number, the longest waiting first."""
         if group is not None and not group.node:
-            return _uids(pods if times else pods[:1])
-        chosen = set[str]()
+            return _uids(pods if number else pods[:1])
         equal: dict[ShareRequest, list[Pod]] = {}
         for pod in pods:
             equal.setdefault(pod.share, []).append(pod)
+        chosen = frozenset[str]()
         for share, mine in equal.items():
             request, many = _request(mine[0], group), len(mine)
             if share and request:
-                many = self._term.fleet.how_many(request, sorted(fits), many) << times
+                many = self._context.fleet.how_many(request, sorted(fits), many) << number
             chosen |= _uids(mine[:many])
-        return frozenset(chosen)
+        return chosen
 
-    async def _touch_in_turn(self, woken: _Woken, pods: list[Pod]) -> set[str]:
-        """Touches those of a group's pods whose turn it is; returns the namespaces in whose lines the group stands."""
-        closed: set[str] = set()
+    # When to touch them.
+
+    def _line_up(self, key: str, pods: list[Pod]) -> None:
+        """Has these pods touched in their namespaces' turns, and none else with this queue key."""
+        wanted: dict[str, list[str]] = {}
         for pod in pods:
-            namespace = pod.metadata.namespace
-            if namespace in closed:
-                continue
-            if not self._window.enter(pod, self._term.clock()):
-                closed.add(namespace)
-                self._go_on(namespace)
-                continue
-            try:
+            wanted.setdefault(pod.metadata.namespace, []).append(pod.metadata.key)
+        for namespace in [each for each, turns in self._turns.items() if key in turns]:
+            if namespace not in wanted:
+                del self._turns[namespace][key]
+        for namespace, keys in wanted.items():
+            self._turns.setdefault(namespace, {})[key] = keys  # where it stood, if it did
+            self._touching.add(namespace)
+
+    async def _touch_next(self, namespace: str) -> None:
+        """Touches the pods whose turn it is, as long as there are places."""
+        while turns := self._turns.get(namespace):
+            self._context.wait_until(self._place_at(namespace))
+            key = next(iter(turns))
+            first, *others = turns.pop(key)
+            if others:
+                turns[key] = others  # behind those of other queue keys
+            pod = self._context.pods.get(first)
+            if pod and pod.pending and pod.refusal and not pod.metadata.deletion_timestamp:
                 await self._touch(pod)
-            except REFUSALS as refusal:
-                self._window.leave(pod)
-                self._refuse(pod, refusal)
-                self._go_on(namespace)
-                continue
-            except ApiError as error:
-                self._window.leave(pod)
-                if not isinstance(error, Conflict):
-                    self._stand_back(pod)
-                self._give_up(pod.line)  # a group that is retried later keeps no other waiting
-                self._go_on(namespace)
-                raise
-            self._refused.pop(pod.metadata.uid, None)
-            woken.pods.add(pod.metadata.uid)
-            # Only now: if the first touch fails, the retry begins as this one did.
-            self._woken[pod.line] = woken
-            self._go_on(namespace)
-        return closed
-
-    def _refuse(self, pod: Pod, why: ApiError) -> None:
-        """Reports the pod, and has its line looked at again without it."""
-        self._stand_back(pod)
-        self._term.report_unwritable(pod, why)
-        self.queue.add(pod.line)
-
-    def _stand_back(self, pod: Pod) -> None:
-        """Leaves the pod out for a while: the next of its line is woken."""
-        times, _ = self._refused.get(pod.metadata.uid, (0, 0.0))
-        seconds = AGAIN_SECONDS[min(times, len(AGAIN_SECONDS) - 1)]
-        self._refused[pod.metadata.uid] = times + 1, self._term.clock() + seconds
-
-    def _go_on(self, namespace: str) -> None:
-        """Enqueues the group whose turn it is in the namespace, for when there is a place.
-
-        A pod that is bound leaves its place at once; of one that is refused again in the same words there is no event.
-        """
-        if turn := self._window.turn(namespace):
-            self.queue.add(turn, self._window.opens(namespace, self._term.clock()))
-
-    def _give_up(self, name: str, but: Collection[str] = ()) -> None:
-        for namespace in self._window.give_up(name, but):
-            self._go_on(namespace)
-
-    def _rest(self, name: str) -> None:
-        self._woken.pop(name, None)
-        self._give_up(name)
+        self._turns.pop(namespace, None)
 
     async def _touch(self, pod: Pod) -> None:
-        """Raises Conflict when the pod was written meanwhile; it may have been bound."""
-        touched = await annotate(self._term.cluster, pod, {contract.WOKEN_AT: timestamps.micro_now()})
+        """Raises what may go by without the pod's doing; Conflict when it was written meanwhile, and may be bound."""
+        meta, known = pod.metadata, self._rounds.get(pod.queue_key)
+        if known is None or meta.uid in known.touched:
+            return
+        known.touched.add(meta.uid)
+        self._free_place(pod)
+        self._places.setdefault(meta.namespace, {})[meta.uid] = self._context.clock() + TRIED_SECONDS
+        try:
+            touched = await annotate(self._context.cluster, pod, {contract.WOKEN_AT: timestamps.micro_now()})
+        except ApiError as error:
+            known.touched.discard(meta.uid)
+            self._free_place(pod)
+            if not isinstance(error, Conflict):
+                self._left_out.fail(meta.uid)
+            self._deciding.add(pod.queue_key)  # the next one with its key, or itself
+            if not isinstance(error, REFUSALS):
+                raise
+            self._context.report_unwritable(pod, error)
+            return
+        self._left_out.forget(meta.uid)
+        known.at = self._context.clock()
         if touched is not None:
-            self._term.pods.put(touched)
-            log.info("Woke pod", pod=pod.metadata.key, holder=pod.holder_name)
+            self._context.pods.put(touched)
+            log.info("Woke pod", pod=meta.key, holder=pod.holder_name)
+
+    def _place_at(self, namespace: str) -> float:
+        """When the namespace has a free place at the latest; a pod that is bound leaves its own at once."""
+        places, now = self._places.get(namespace, {}), self._context.clock()
+        while places and next(iter(places.values())) <= now:
+            del places[next(iter(places))]
+        return max(next(iter(places.values())), now + GATHER_SECONDS) if len(places) >= PLACES else now
+
+    def _free_place(self, pod: Pod) -> None:
+        """Ends the pod's place, if it has one: it was bound, is gone, or could not be touched."""
+        namespace = pod.metadata.namespace
+        places = self._places.get(namespace, {})
+        if places.pop(pod.metadata.uid, None) is not None:
+            self._touching.add(namespace)
+        if not places:
+            self._places.pop(namespace, None)
 
 
 def _request(pod: Pod, group: Group | None) -> Request | None:
@@ -252,10 +274,7 @@ def _request(pod: Pod, group: Group | None) -> Request | None:
     kube-scheduler retries a pod whose bind failed by itself.
     """
     request = request_of(pod, group)
-    return request._replace(holder=NOBODY) if request and request.holder.kind == POD else request
-
-
-NOBODY: Final = Holder("", POD, "")
+    return request._replace(holder=_NOBODY) if request and request.holder.kind == POD else request
 
 
 def _uids(pods: list[Pod]) -> frozenset[str]:

@@ -1,14 +1,11 @@
 """The claim protocol's bind: devices for a group, and a Binding for each of its pods (claims.md, bind, steps 2 to 5).
 
-Every step is one request; `Binder` (replica/binder.py) puts them in order, step 4 being `holders.settle`. A process may
-stop for ever between any two, and any number of processes may be at work: what holds then is explored by
-tests/unit/loops/test_protocol.py, which drives the Binder. Change them only with it.
-
-G is the group, L the NodeDevices of the node, P the pod.
+Every step is one request; `Binder` (replica/binder.py) puts them in order, step 3 being `claiming.claim_all` and step 4
+`holders.settle`. A process may stop for ever between any two, and any number of processes may be at work: what holds
+then is explored by tests/unit/loops/test_protocol.py, which drives the Binder. Change them only with it.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Devices
@@ -17,19 +14,10 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.join_obstacles import joining_obstacle
-from deviceshare.loops.api_objects import annotate, find
+from deviceshare.domain.placement.pinned_affinity import pinned_to
+from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
-from deviceshare.loops.ports import (
-    ApiError,
-    Cluster,
-    Conflict,
-    Forbidden,
-    Invalid,
-    NotFound,
-    TooLarge,
-    Unavailable,
-    Undecodable,
-)
+from deviceshare.loops.ports import Cluster, Conflict, NotFound, Undecodable
 
 BIND_SECONDS = 8.0
 """A bind gives up after this long, whatever it waits for."""
@@ -39,8 +27,6 @@ BINDS_OVER_SECONDS = BIND_SECONDS + BINDING_SECONDS + 1
 """After this long no bind that began before can still take effect, see `binds_over`."""
 QUEUE_SECONDS = 15.0
 """Kubernetes before 1.21 starts a request's timeout behind its priority queue, where it may wait for this long."""
-REFUSALS = (Forbidden, Invalid, TooLarge)
-"""What a stranger's pod may answer to a write of ours for as long as it is as it is."""
 
 
 class Refused(Exception):
@@ -79,9 +65,8 @@ def joinable(seen: NodeDevices, holder: Holder, token: str) -> Devices:
     is that of the claim by which the holder said to be bound, where it was read: a holder that left the node since may
     have another claim there, left by a bind that lost to one elsewhere. Claims of older versions have none.
 
-    Raises:
-        Refused: the claim is not there, or there is a `joining_obstacle`.
-        Conflict: the holder was bound again since it was read; retry.
+    Raises Refused where the claim is not there or there is a `joining_obstacle`, and Conflict where the holder was
+    bound again since it was read.
     """
     claim = seen.claims.get(holder.uid)
     if claim is None:
@@ -98,32 +83,54 @@ def joinable(seen: NodeDevices, holder: Holder, token: str) -> Devices:
 
 
 async def attach(
-    cluster: Cluster,
-    pod: Pod,
-    holder: Holder,
-    node: str,
-    devices: Mapping[str, str],
-    *,
-    timeout: float,
+    cluster: Cluster, pod: Pod, holder: Holder, node: str, devices: Mapping[str, str], *, timeout: float
 ) -> None:
     """Step 5: writes the pod's node and its devices in one Binding, within `timeout` seconds.
 
     `devices` are the annotations that name them, as the ledger says in which the claim was seen.
 
     The Binding fails if anybody wrote the pod since `pod` was read, which must have been before the ledger was: so who
-    touches the pod after marking its claim (`fence_pod`) stops every bind that has not seen the mark, however late it
-    is. A pod that already is on that node is a success, since kube-scheduler asks again after a time-out.
+    touches the pod after marking its claim (`holders.fence_pod`) stops every bind that has not seen the mark, however
+    late it is. A pod that already is on that node is a success, since kube-scheduler asks again after a time-out.
 
-    Raises:
-        Refused: the pod is gone, was recreated, or is bound elsewhere.
-        Moved: the pod was written meanwhile; retry with the new one.
-        ApiError: the Binding could not be written.
+    Raises Refused where the pod is gone, was recreated, or is bound elsewhere, and Moved where it was written
+    meanwhile.
     """
-    written, version = written_with(pod, holder, devices), pod.metadata.resource_version
+    written, version = _written_with(pod, holder, devices), pod.metadata.resource_version
     await post_binding(cluster, pod, node, written, version=version, timeout=timeout)
 
 
-def written_with(pod: Pod, holder: Holder, devices: Mapping[str, str]) -> dict[str, str]:
+async def lift(
+    cluster: Cluster, pod: Pod, holder: Holder, node: str, devices: Mapping[str, str], *, timeout: float
+) -> None:
+    """Step 5 behind a scheduling gate, with `attach`'s arguments and errors: one patch in place of the Binding.
+
+    It needs the same version of the pod, writes the devices, allows no node but the chosen one, and lifts the gate.
+    From then on the pod lives on that node for everybody who reads claims (`Pod.placed_on`): kube-scheduler can bind it
+    there or nowhere, and neither gate nor affinity can be changed back.
+    https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/
+
+    Raises Refused, too, where the gate isn't there any more: somebody else removed it, so the pod may be on any node.
+    """
+    meta = pod.metadata
+    if not pod.awaits_placement:
+        raise Refused(f"pod {meta.key} isn't behind the scheduling gate {contract.PLACEMENT_GATE} alone")
+    if meta.hides("spec.affinity"):
+        raise Refused(f"the affinity of pod {meta.key} can't be read ({meta.fault})")
+    annotations = {**_written_with(pod, holder, devices), contract.PLACED_ON: node}
+    body = {
+        "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": annotations},
+        "spec": {"schedulingGates": None, "affinity": pinned_to(node, pod.spec.affinity)},
+    }
+    try:
+        await cluster.patch(PODS, meta.name, body, namespace=meta.namespace, timeout=timeout)
+    except NotFound:
+        raise Refused(f"pod {meta.key} is gone") from None
+    except Conflict:
+        await after_conflict(cluster, pod, node)
+
+
+def _written_with(pod: Pod, holder: Holder, devices: Mapping[str, str]) -> dict[str, str]:
     """The annotations that the pod gets together with its node."""
     return {**devices, contract.GROUP_UID: holder.uid, contract.POD_UID: pod.metadata.uid}
 
@@ -150,13 +157,7 @@ async def post_binding(
 
 
 async def after_conflict(cluster: Cluster, pod: Pod, node: str) -> None:
-    """Returns if the pod has this node after all.
-
-    Raises:
-        Refused: it was recreated, has another node, or is being deleted.
-        Moved: it was written meanwhile; retry with the new one.
-        ApiError: it could not be read.
-    """
+    """Returns if the pod has this node after all; raises as `attach` does."""
     meta = pod.metadata
     found = await cluster.get(PODS, meta.name, meta.namespace)
     if found.metadata.uid != meta.uid:
@@ -170,75 +171,8 @@ async def after_conflict(cluster: Cluster, pod: Pod, node: str) -> None:
     raise Moved(found)
 
 
-OnUnwritable = Callable[[Pod, ApiError], object]
-"""Called with a pending pod that takes no write of ours at all, and why."""
-
-
-async def fence_pod(
-    cluster: Cluster, pod: Pod, mark: str, on_unwritable: OnUnwritable = lambda _pod, _why: None
-) -> bool:
-    """Makes every Binding fail that was decided before the mark was written, where the API server compares versions.
-
-    Once is enough: the pod then bears the mark. Where somebody else wrote the pod since it was listed, they have done
-    as much. A stranger's pod may refuse the annotation: its annotations fill what Kubernetes allows, or a webhook is
-    against it, or away. Then its status is written, for which neither counts. A pod that refuses that, too, holds up
-    nobody: False says that binds of it rest on time, as those of all pods do before Kubernetes 1.23.
-
-    Raises:
-        ApiError: the pod could not be written, and may be later.
-    """
-    if pod.metadata.annotations.get(contract.BIND_FENCE) == mark:
-        return True
-    with suppress(Conflict):
-        try:
-            await annotate(cluster, pod, {contract.BIND_FENCE: mark})
-        except (*REFUSALS, Unavailable):
-            try:
-                await _fence_status(cluster, pod, mark)
-            except REFUSALS as refusal:
-                on_unwritable(pod, refusal)
-                return False
-    return True
-
-
-async def _fence_status(cluster: Cluster, pod: Pod, mark: str) -> None:
-    """The field is empty before a pod has a node, and the kubelet writes it as it likes."""
-    meta, text = pod.metadata, f"deviceshare can't annotate this pod; binds from before {mark} fail"
-    body = {"metadata": {"resourceVersion": meta.resource_version}, "status": {"message": text}}
-    with suppress(NotFound):
-        await cluster.patch(PODS, meta.name, body, namespace=meta.namespace, subresource="status")
-
-
-async def stop_binds(
-    cluster: Cluster,
-    pods: Iterable[Pod],
-    mark: str,
-    wait_out_binds: Callable[[str], Awaitable[None]],
-    on_unwritable: OnUnwritable,
-    *,
-    compares: bool = False,
-) -> bool:
-    """Touches those of the pods that are pending, and waits out their binds; whether there were any.
-
-    Where all took the touch and the API server `compares` versions, nothing is left to be waited for.
-
-    From here on nobody writes such a pod who read the ledger before the mark. One may have done so meanwhile: list them
-    again. Raises ApiError, and what `wait_out_binds` does.
-    """
-    pending = [pod for pod in pods if pod.pending]
-    fenced = [await fence_pod(cluster, pod, mark, on_unwritable) for pod in pending]
-    if pending and not (compares and all(fenced)):
-        await wait_out_binds(mark)
-    return bool(pending)
-
-
 async def read_ledger(cluster: Cluster, node: str) -> NodeDevices:
-    """GET L. Binders never create one: only the leader knows which claims a lost ledger held.
-
-    Raises:
-        Refused: the node has no ledger.
-        ApiError: it could not be read.
-    """
+    """GET L. Binders never create one, and raise Refused: only the leader knows which claims a lost ledger held."""
     try:
         if seen := await find(cluster, NODE_DEVICES, node):
             return seen

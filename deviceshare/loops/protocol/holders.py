@@ -1,97 +1,147 @@
-"""Holders in the API server, groups and pods with shares: the node that one lives on, its pods, and its fence.
+"""Holders in the API server, groups and pods with shares: where one lives, its pods, and the fences that stop binds.
 
 The rest of the protocol knows claims and their `Holder`s only; which object a holder is, is known here.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Devices, selected
 from deviceshare.domain.objects.groups import BOUND, PENDING, Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import POD, Holder
-from deviceshare.loops.api_objects import find
+from deviceshare.loops.api_objects import annotate, find
 from deviceshare.loops.kinds import GROUPS, PODS
-from deviceshare.loops.ports import Cluster
+from deviceshare.loops.ports import ApiError, Cluster, Conflict, Forbidden, Invalid, NotFound, TooLarge, Unavailable
+
+REFUSALS = (Forbidden, Invalid, TooLarge)
+"""What a stranger's pod may answer to a write of ours for as long as it is as it is."""
+
+
+async def read(cluster: Cluster, holder: Holder) -> Group | Pod | None:
+    """The holder as it is now; None when it is gone, though another may have its name.
+
+    A pod that got the Binding of a pod with shares stands for it.
+    """
+    return await (read_pod if holder.kind == POD else read_group)(cluster, holder)
 
 
 async def read_group(cluster: Cluster, holder: Holder) -> Group | None:
-    """The group as it is now; None when it is gone, though another may have its name. Raises ApiError."""
+    """`read`, of a group."""
     group = await find(cluster, GROUPS, holder.name)
     return group if group and group.uid == holder.uid else None
 
 
 async def read_pod(cluster: Cluster, holder: Holder) -> Pod | None:
-    """Likewise, of a pod with shares. One that got the Binding of the holder stands for it. Raises ApiError."""
+    """`read`, of a pod with shares."""
     namespace, _, name = holder.name.partition("/")
     pod = await find(cluster, PODS, name, namespace)
     return pod if pod and holder.uid in (pod.metadata.uid, pod.share_uid) else None
 
 
-async def home(cluster: Cluster, holder: Holder, node: str) -> str:
-    """The node that the holder lives on, or "" once every bind fails that read before that it may choose.
-
-    Where a group lives on `node`, every release fails that read it before: without the mark that is then taken away,
-    pods may join. For a pod binds end in time, or by its fence (bind.fence_pod), since there is nothing else to commit.
-
-    Raises:
-        Conflict: somebody else wrote the holder; retry.
-        ApiError: a request failed; retry.
-    """
-    if holder.kind == POD:
-        pod = await read_pod(cluster, holder)
-        return pod.node if pod and pod.lives else ""
-    group = await read_group(cluster, holder)
-    if group is not None and group.node in ("", node):
-        await fence(cluster, group)
-    return group.node if group is not None else ""
-
-
-async def settle(
-    cluster: Cluster, group: Group, node: str, devices: Devices, *, token: str, said: Mapping[str, Any] | None = None
-) -> Group:
-    """Bind's step 4: makes the node the holder's home, if nobody wrote the holder since it was read (before L was).
-
-    `token` is that of the claim; `said` are further fields of the status, for people.
-
-    The loser leaves its claim where it is: the winner may be using it, and a collector finds what nobody uses.
-
-    Raises:
-        Conflict: the holder was written meanwhile; retry.
-        ApiError: the holder could not be written.
-    """
-    bound = {"phase": BOUND, "nodeName": node, "selectedDevices": selected(devices), "claimToken": token or None}
-    return await _write(cluster, group, {**(said or {}), **bound})
-
-
-async def unsettle(cluster: Cluster, group: Group, said: Mapping[str, Any]) -> Group:
-    """Release's step 4: takes the group from its node, and makes every bind fail that read it before.
-
-    `said` are further fields of the status, for people.
-
-    Raises:
-        Conflict: the group was written meanwhile.
-        ApiError: the group could not be written.
-    """
-    gone = dict.fromkeys(group.status.selected_devices)
-    unbound = {"phase": PENDING, "nodeName": "", "selectedDevices": gone or None, "idleSince": None, "claimToken": None}
-    return await _write(cluster, group, {**said, **unbound, "fence": group.status.fence + 1})
-
-
-async def fence(cluster: Cluster, group: Group) -> Group:
-    """Makes every bind and release fail that read the group before; raises Conflict when somebody else wrote it."""
-    return await _write(cluster, group, {"fence": group.status.fence + 1})
+def home(found: Group | Pod | None) -> str:
+    """The node that a holder lives on, as it was read; or ""."""
+    return found.node if isinstance(found, Group) or (found and found.lives) else ""
 
 
 async def pods(cluster: Cluster, holder: Holder) -> list[Pod]:
-    """The pods that have the holder's devices or may yet get them. Raises ApiError."""
+    """The pods that have the holder's devices or may yet get them."""
     if holder.kind == POD:
         pod = await read_pod(cluster, holder)
         return [pod] if pod else []
     return await cluster.list(PODS, label_selector=f"{contract.GROUP}={holder.name}")
 
 
+async def settle(
+    cluster: Cluster, group: Group, node: str, devices: Devices, *, token: str, said: Mapping[str, Any] | None = None
+) -> Group:
+    """Bind's step 4: binds the group to the node, if nobody wrote it since it was read (before L was).
+
+    `token` is that of the claim; `said` are further fields of the status, for people.
+
+    The loser leaves its claim where it is: the winner may be using it, and a collector finds what nobody uses.
+    """
+    bound = {"phase": BOUND, "nodeName": node, "selectedDevices": selected(devices), "claimToken": token or None}
+    return await _write(cluster, group, {**(said or {}), **bound})
+
+
+async def unsettle(cluster: Cluster, group: Group, said: Mapping[str, Any]) -> Group:
+    """Release's step 4: takes the group from its node, and makes every bind fail that read it before; see `settle`."""
+    gone = dict.fromkeys(group.status.selected_devices)
+    unbound = {"phase": PENDING, "nodeName": "", "selectedDevices": gone or None, "idleSince": None, "claimToken": None}
+    return await _write(cluster, group, {**said, **unbound, "fence": group.status.fence + 1})
+
+
+async def fence(cluster: Cluster, group: Group) -> Group:
+    """Makes every bind and release fail that read the group before."""
+    return await _write(cluster, group, {"fence": group.status.fence + 1})
+
+
 async def _write(cluster: Cluster, group: Group, status: dict[str, Any]) -> Group:
     body = {"metadata": {"resourceVersion": group.metadata.resource_version}, "status": status}
     return await cluster.patch(GROUPS, group.name, body, subresource="status")
+
+
+OnUnwritable = Callable[[Pod, ApiError], object]
+"""Called with a pod that takes no write of ours at all, and why."""
+
+
+def ignore(_pod: Pod, _why: ApiError) -> None:
+    """An `OnUnwritable` that tells nobody."""
+
+
+class BindStop(NamedTuple):
+    """How a leader stops the binds of pending pods that are under way: it writes the pods, and it waits."""
+
+    wait: Callable[[Any], Awaitable[None]]
+    """Called with a mark, or the state of a claim; returns once that has stood for as long as a bind may take, so that
+    every bind that began before it has ended or given up."""
+    on_unwritable: OnUnwritable = ignore
+    compares: bool = False
+    """Whether every API server refuses a Binding whose pod was written since (bind.compares)."""
+
+    async def __call__(self, cluster: Cluster, pods: Iterable[Pod], mark: str) -> bool:
+        """Touches those of the pods that are pending, and waits out their binds; whether there were any.
+
+        Where all took the touch and the API server `compares` versions, nothing is left to be waited for.
+
+        From here on nobody writes such a pod who read the ledger before the mark. One may have done so meanwhile: list
+        them again.
+        """
+        pending = [pod for pod in pods if pod.pending]
+        fenced = [await fence_pod(cluster, pod, mark, self.on_unwritable) for pod in pending]
+        if pending and not (self.compares and all(fenced)):
+            await self.wait(mark)
+        return bool(pending)
+
+
+async def fence_pod(cluster: Cluster, pod: Pod, mark: str, on_unwritable: OnUnwritable) -> bool:
+    """Makes every Binding fail that was decided before the mark was written, where the API server compares versions.
+
+    Once is enough: the pod then bears the mark. Where somebody else wrote the pod since it was listed, they have done
+    as much. A stranger's pod may refuse the annotation: its annotations fill what Kubernetes allows, or a webhook is
+    against it, or away. Then its status is written, for which neither counts. A pod that refuses that, too, holds up
+    nobody: False says that binds of it rest on time, as those of all pods do before Kubernetes 1.23.
+    """
+    if pod.metadata.annotations.get(contract.BIND_FENCE) == mark:
+        return True
+    with suppress(Conflict):
+        try:
+            await annotate(cluster, pod, {contract.BIND_FENCE: mark})
+        except (*REFUSALS, Unavailable):
+            try:
+                await _fence_status(cluster, pod, mark)
+            except REFUSALS as refusal:
+                on_unwritable(pod, refusal)
+                return False
+    return True
+
+
+async def _fence_status(cluster: Cluster, pod: Pod, mark: str) -> None:
+    """The field is empty before a pod has a node, and the kubelet writes it as it likes."""
+    meta, text = pod.metadata, f"deviceshare can't annotate this pod; binds from before {mark} fail"
+    body = {"metadata": {"resourceVersion": meta.resource_version}, "status": {"message": text}}
+    with suppress(NotFound):
+        await cluster.patch(PODS, meta.name, body, namespace=meta.namespace, subresource="status")

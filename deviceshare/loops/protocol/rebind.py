@@ -4,7 +4,7 @@ The holder stays where it is, and keeps its healthy devices. What is replaced st
 bind or pod can have it any more. Every step looks again, and each can be the last that this process takes.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from deviceshare.domain.objects import ledger
@@ -15,10 +15,11 @@ from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.placement import replacement, share_replacement
 from deviceshare.domain.placement.replacement import Replacement, rebind_patch
 from deviceshare.loops.api_objects import annotate, find
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
+from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, Forbidden, Invalid
-from deviceshare.loops.protocol import bind, holders
+from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.claiming import write_claims
+from deviceshare.loops.protocol.holders import BindStop, OnUnwritable
 
 
 class Answer(NamedTuple):
@@ -30,77 +31,56 @@ class Answer(NamedTuple):
     verdict: Replacement
 
 
-async def rebind(cluster: Cluster, name: str, *, opaque: Callable[[str], Collection[str]]) -> Answer | None:
-    """Answers the group's request for other devices; None when there is no request that can be answered now.
+def awaits(asked: Group | Pod, seen: NodeDevices, claim: Claim) -> bool:
+    """Whether the holder of the claim waits for other devices, and can have an answer now.
 
-    `opaque` gives, for a node, the resources of which a device plugin allocated devices, unknown which.
-
-    Raises:
-        Conflict: somebody else wrote the ledger; retry.
-        ApiError: a request failed; retry.
+    A pod can while its annotations equal its claim: so it was told each device that its claim ever named. One without a
+    node can't: its bind may have read the claim, and chooses again when it has failed.
     """
-    # The group first: a leader that wakes late with an older request must not win over the answer to a newer one.
-    group = await find(cluster, GROUPS, name)
-    if group is None or not group.node:
-        return None
-    seen = await find(cluster, NODE_DEVICES, group.node)
-    if seen is None or (claim := seen.claims.get(group.uid)) is None or not replacement.awaits(group, seen, claim):
-        return None
-    verdict = share_replacement.judge_group(seen, group.uid, opaque(group.node))
-    written = await write_claims(cluster, seen, rebind_patch(seen, group.uid, group.rebind, verdict))
-    return Answer(group, group.holder, written, verdict)
+    if isinstance(asked, Pod):
+        return bool(claim.pod) and share_replacement.awaits(asked, seen, claim)
+    return asked.node == seen.node and replacement.awaits(asked, seen, claim)
 
 
-async def rebind_share(
+async def rebind(
     cluster: Cluster, node: str, holder: Holder, *, opaque: Callable[[str], Collection[str]]
 ) -> Answer | None:
-    """The same for a pod with a share on the node; None also while its annotations differ from its claim.
+    """Answers the holder's request for other devices; None when there is no request that can be answered now.
 
-    So it was told each device that its claim ever named. A pod without a node is never answered: its bind may have read
-    the claim, and chooses again when it has failed.
-
-    Raises:
-        Conflict: somebody else wrote the ledger; retry.
-        ApiError: a request failed; retry.
+    `opaque` gives, for a node, the resources of which a device plugin allocated devices, unknown which.
     """
-    # The pod first, as the group above; its annotations, once it has a node, are changed by update_pods alone.
-    pod = await holders.read_pod(cluster, holder)
-    if pod is None or pod.metadata.uid != holder.uid:
+    # 1. The holder first: a leader that wakes late with an older request must not win over the answer to a newer one.
+    asked = await holders.read(cluster, holder)
+    if asked is None or asked.metadata.uid != holder.uid:
         return None
     seen = await find(cluster, NODE_DEVICES, node)
-    if seen is None or (claim := seen.claims.get(holder.uid)) is None or not claim.pod:
+    if seen is None or (claim := seen.claims.get(holder.uid)) is None or not awaits(asked, seen, claim):
         return None
-    if not share_replacement.awaits(pod, seen, claim):
-        return None
-    verdict = share_replacement.judge_share(seen, pod, opaque(node))
-    written = await write_claims(cluster, seen, rebind_patch(seen, holder.uid, pod.rebind, verdict))
-    return Answer(pod, holder, written, verdict)
+    # 2. Replace all that is broken, with the parts that pods have of a group's devices, or nothing.
+    if isinstance(asked, Pod):
+        verdict = share_replacement.judge_share(seen, asked, opaque(node))
+    else:
+        verdict = share_replacement.judge_group(seen, holder.uid, opaque(node))
+    written = await write_claims(cluster, seen, rebind_patch(seen, holder.uid, asked.rebind, verdict))
+    return Answer(asked, holder, written, verdict)
 
 
 async def update_pods(
-    cluster: Cluster,
-    node: str,
-    uid: str,
-    pods: Iterable[Pod],
-    on_unwritable: bind.OnUnwritable = lambda _pod, _why: None,
+    cluster: Cluster, node: str, uid: str, pods: Iterable[Pod], on_unwritable: OnUnwritable = holders.ignore
 ) -> list[Pod]:
-    """Writes the devices of the holder's claim into the annotations of its pods; returns those that were changed.
+    """Step 3: writes the devices of the holder's claim into the annotations of its pods; returns those that changed.
 
     A pod that refuses that holds up no other: what it had stays reserved as long as it lives.
 
     `pods` were read before this call, be it from a mirror. The ledger is read after them, and each pod is changed only
     if nobody wrote it since: so an old leader can't write devices into a pod that a newer one has released.
-
-    Raises:
-        Conflict: somebody else wrote a pod; retry.
-        ApiError: a request failed; retry.
     """
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None:
         return []
-    changes = [(pod, share_replacement.pod_changes(pod, seen, claim)) for pod in pods]
     written = []
-    for pod, annotations in changes:
+    for pod in pods:
+        annotations = share_replacement.pod_changes(pod, seen, claim)
         try:
             if annotations and (changed := await annotate(cluster, pod, annotations)):
                 written.append(changed)  # Others have ended.
@@ -109,24 +89,13 @@ async def update_pods(
     return written
 
 
-async def release_former(
-    cluster: Cluster,
-    node: str,
-    uid: str,
-    *,
-    wait_out_binds: Callable[[Claim], Awaitable[None]],
-    on_unwritable: bind.OnUnwritable = lambda _pod, _why: None,
-) -> NodeDevices | None:
-    """Releases the former devices of a claim that no live pod received; None when there are none.
+async def release_former(cluster: Cluster, node: str, uid: str, stop_binds: BindStop) -> NodeDevices | None:
+    """Step 4: releases the former devices of a claim that no live pod received; None when there are none.
 
     Former parts of a pod's claim are released with the claim; the numbers by which it named its devices as a group's.
 
-    `wait_out_binds` is called with the claim; it returns once the claim has stood so for as long as a bind may take,
-    so that every bind that read an earlier state of it has ended or given up.
-
-    Raises:
-        Conflict: somebody else wrote the ledger; retry.
-        ApiError: a request failed; retry.
+    Binds are always waited out, until the claim has stood so for as long as one may take: every bind that read an
+    earlier state of it has ended or given up then.
     """
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None or not claim.former:
@@ -134,14 +103,13 @@ async def release_former(
     holder = claim.holder(uid)
     for pod in await holders.pods(cluster, holder):
         if pod.pending:
-            await bind.fence_pod(cluster, pod, f"rebind {claim.rebound}", on_unwritable)
-    await wait_out_binds(claim)
-    pods = await holders.pods(cluster, holder)
-    mine = [pod for pod in pods if pod.holds(uid, node)]
-    if any(pod.metadata.hides("metadata.annotations") for pod in mine):
-        return None
+            await holders.fence_pod(cluster, pod, f"rebind {claim.rebound}", stop_binds.on_unwritable)
+    await stop_binds.wait(claim)
+    mine = [pod for pod in await holders.pods(cluster, holder) if pod.holds(uid, node)]
     # While a pod's annotations are outdated, an old leader may be about to write into them what was replaced since.
-    if not all(share_replacement.is_settled(pod, seen, claim) for pod in mine):
+    if any(
+        pod.metadata.hides("metadata.annotations") or not share_replacement.is_settled(pod, seen, claim) for pod in mine
+    ):
         return None
     held = replacement.still_held(claim, mine)
     if len(held) == len(claim.former):

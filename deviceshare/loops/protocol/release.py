@@ -1,82 +1,111 @@
-"""The claim protocol's release: a bound group without a live pod leaves its node (claims.md, release an idle group).
+"""The claim protocol's release: the one way in which a holder leaves a node (claims.md, release).
 
-It is needed where a group has had no pods for as long as it says, where a deleted one has no pods any more, and where
-the cluster's scheduler found no place for its pods on its node. Only in the last of these do pending pods not keep it.
+A claim goes that nobody needs, or a group that is bound to the node leaves it for a `Cause`. Only suspicion is needed
+to begin: every step looks again, and each can be the last that this process takes. Who stops half-way leaves a marked
+claim, by which nobody joins, and which the next release ends.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, Conflict
-from deviceshare.loops.protocol import bind, holders
-from deviceshare.loops.protocol.claiming import write_claims
+from deviceshare.loops.protocol import holders
+from deviceshare.loops.protocol.claiming import new_mark, write_claims
+from deviceshare.loops.protocol.holders import BindStop
 
 
-class Release(Enum):
+class Outcome(Enum):
     """How a release ended."""
 
     LEFT = "the group has no node any more"
-    STAYS = "a pod of it lives on the node, or it is kept for another reason"
-    ABSENT = "the group isn't bound there, or its claim is missing"
+    FREED = "the claim is gone, which no holder needed"
+    STAYS = "the holder lives here and keeps its claim, unmarked"
+    IN_USE = "kept, marked: a pod with these devices lives, though its holder doesn't live here"
+    ABSENT = "there is no such claim"
 
 
 Keeps = Callable[[Group, Collection[Pod]], bool]
 """Whether the group is to stay, though none of these pods, which name it, lives on its node."""
 
 
-async def release(
-    cluster: Cluster,
-    node: str,
-    uid: str,
-    *,
-    new_mark: Callable[[], str],
-    wait_out_binds: Callable[[str], Awaitable[None]],
-    on_unwritable: bind.OnUnwritable = lambda _pod, _why: None,
-    compares: bool = False,
-    keeps: Keeps = lambda _group, _pods: False,
-    status: Callable[[Group], Mapping[str, Any]] = lambda _: {},
-) -> Release:
-    """Unbinds the group from the node and drops its claim, unless one of its pods lives there.
+class Cause(NamedTuple):
+    """Why a group leaves the node that it is bound to."""
 
-    Arguments and errors are those of `collect`; besides, `keeps` is asked with a fresh group and list of pods, and
-    `status` gives fields of the status that say why the group was released. Who stops half-way, or finds that the group
-    has left, leaves a marked claim, which collect ends: it takes the mark away from a group that still lives there.
+    keeps: Keeps = lambda _group, _pods: False
+    """What is asked again, with a fresh group and list of its pods."""
+    status: Callable[[Group], Mapping[str, Any]] = lambda _: {}
+    """Fields of its status that say why it left."""
+
+
+async def release(
+    cluster: Cluster, node: str, uid: str, stop_binds: BindStop, cause: Cause | None = None, *, marked: bool = False
+) -> Outcome:
+    """Releases the claim of the holder `uid` on the node, unless it turns out to be needed.
+
+    Without a `cause` a holder that lives there keeps it. A pod with these devices keeps it in any case.
+    `marked` says that the claim was seen with a mark: if it bears none any more, somebody took it away, and nothing is
+    done.
     """
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None:
-        return Release.ABSENT
-    # 1. From here on nobody joins by this claim.
+        return Outcome.ABSENT
+    if marked and not claim.releasing:
+        return Outcome.STAYS
+    # 1. Mark. From here on nobody joins by this claim.
     mark = claim.releasing or new_mark()
     if not claim.releasing:
         seen = await write_claims(cluster, seen, ledger.mark_patch(seen, uid, mark))
-    holder, waited = claim.holder(uid), False
+    holder, stopped = claim.holder(uid), False
     while True:
-        # 3. The group is read first: a write of it after the list makes step 4 fail.
-        group = await holders.read_group(cluster, holder)
+        # 2. Look at the holder. Nobody who read a group unbound before this commits to the node any more.
+        found = await holders.read(cluster, holder)
+        group = found if isinstance(found, Group) else None
+        here = holders.home(found) == node
+        if here and not cause:
+            return await _stay(cluster, seen, uid, group)
+        if group and not group.node:
+            await holders.fence(cluster, group)
+        # 3. Look at its pods. One that got the devices keeps them.
         pods = await holders.pods(cluster, holder)
-        if group is None or group.node != node:
-            return Release.ABSENT  # An earlier try came as far as step 4, or the group went by itself: collect ends it.
-        if any(pod.holds(uid, node) for pod in pods) or keeps(group, pods):
-            await holders.fence(cluster, group)  # Another release of it fails, before anybody joins.
-            await write_claims(cluster, seen, ledger.unmark_patch(seen, uid))
-            return Release.STAYS
-        # 2. Whoever read the ledger before and is about to write a pod fails by its version, or has ended.
-        if waited or not await bind.stop_binds(cluster, pods, mark, wait_out_binds, on_unwritable, compares=compares):
+        used = any(pod.holds(uid, node) for pod in pods)
+        if here and (used or (group and cause and cause.keeps(group, pods))):
+            return await _stay(cluster, seen, uid, group)
+        if used:
+            return Outcome.IN_USE
+        # 4. Stop binds that read L before the mark, and look again at what they may have done.
+        if stopped or not await stop_binds(cluster, pods, mark):
             break
-        waited = True
-    # The claim still bears the mark, in the same ledger, and who takes it away from now on writes the group first.
-    again = new_mark()
-    seen = await write_claims(cluster, seen, ledger.mark_patch(seen, uid, again, token=claim.token or again))
-    # 4. The group has no node, and binds that read it before fail.
-    await holders.unsettle(cluster, group, status(group))
-    # 5. With the version of the last mark. Whoever wrote L meanwhile, such as its summary, leaves the claim to collect.
+        stopped = True
+    if here and group and cause:
+        return await _leave(cluster, seen, group, cause)
+    # 6. Drop, by the version of step 1: had anybody taken the mark away meanwhile, this fails.
+    await write_claims(cluster, seen, ledger.drop_patch(seen, uid))
+    return Outcome.FREED
+
+
+async def _leave(cluster: Cluster, seen: NodeDevices, group: Group, cause: Cause) -> Outcome:
+    # 5. Leave. Another mark: after the group was read L is still as it was, and who takes the mark away from here on
+    # writes the group first, so that this fails. Then the group has no node, and binds fail that read it before.
+    mark, token = new_mark(), seen.claims[group.uid].token
+    seen = await write_claims(cluster, seen, ledger.mark_patch(seen, group.uid, mark, token=token or mark))
+    await holders.unsettle(cluster, group, cause.status(group))
+    # 6. Drop, by the version of that mark. Where somebody wrote L since, as its summary, the claim is left, marked.
     with suppress(Conflict):
-        await write_claims(cluster, seen, ledger.drop_patch(seen, uid))
-    return Release.LEFT
+        await write_claims(cluster, seen, ledger.drop_patch(seen, group.uid))
+    return Outcome.LEFT
+
+
+async def _stay(cluster: Cluster, seen: NodeDevices, uid: str, group: Group | None) -> Outcome:
+    """Takes the mark away. A group is written first, so that no other release of it commits once pods may join."""
+    if group:
+        await holders.fence(cluster, group)
+    await write_claims(cluster, seen, ledger.unmark_patch(seen, uid))
+    return Outcome.STAYS

@@ -4,14 +4,14 @@ Ownership is written in three places (the claim, the group's status, the annotat
 can be deleted by hand and is recreated from the others. What contradicts is reported, never guessed.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects import ledger
-from deviceshare.domain.objects.devices import Devices, identities
+from deviceshare.domain.objects.devices import identities
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
@@ -29,7 +29,7 @@ from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Undecodable
 from deviceshare.loops.protocol import holders
-from deviceshare.loops.protocol.claiming import write_claims
+from deviceshare.loops.protocol.claiming import new_mark, write_claims
 
 
 class Evidence(NamedTuple):
@@ -43,92 +43,86 @@ Gather = Callable[[], Awaitable[Evidence]]
 
 
 async def evidence(cluster: Cluster) -> Evidence:
-    """Who lives where; raises ApiError."""
+    """Who lives where."""
     groups = await cluster.list(GROUPS)
     return Evidence(groups, await cluster.list(PODS, label_selector=contract.GROUP))
 
 
 async def fill(
-    cluster: Cluster, node: str, *, gather: Gather, mark: str, wait_out_binds: Callable[[str], Awaitable[None]]
+    cluster: Cluster, node: str, *, gather: Gather, wait_out_binds: Callable[[str], Awaitable[None]]
 ) -> tuple[NodeDevices, list[Holding]]:
     """Writes the claims of all who live on the node into its new ledger, which was missing or came from elsewhere.
 
     It names no devices yet: nothing in it is free. An earlier one may have been lost with claims that only binds and
     updates of pods know which are under way. So where there may be any they are waited out first, by the UID of this
-    very ledger. `gather` is `evidence`, or a share in one that begins after this call.
-
-    A release may be under way by a mark that was lost. So groups' claims bear the new `mark`: collect takes it away,
-    once that release can't commit any more.
+    very ledger. Returns the ledger, and the holdings that contradict others and were left out.
 
     Args:
+        gather: `evidence`, or a share in one that begins after this call.
         wait_out_binds: called with the ledger's UID; returns when every bind has ended that began before this process
             saw that ledger.
-
-    Returns:
-        The ledger, and the holdings that contradict others and were left out.
-
-    Raises:
-        NotFound: the ledger is gone again.
-        Conflict: somebody else wrote it; retry.
-        ApiError: a request failed; retry.
     """
+    # 1. Wait out binds.
     seen = await cluster.get(NODE_DEVICES, node)
     if seen.filled:
         return seen, []
-    groups, pods = await gather()
-    if any(pod.pending or pod.lives_on(node) for pod in pods):
+    found = await gather()
+    if any(pod.pending or pod.lives_on(node) for pod in found.pods):
         await wait_out_binds(seen.metadata.uid)
-        groups, pods = await gather()
-    _refuse_hidden(groups, pods, node)
-    claims = [of_claim(uid, claim) for uid, claim in seen.claims.items()]
-    kept, disputed = reconcile_holdings(all_holdings(claims, groups, pods, node), present=seen.present)
-    tokens = {group.uid: group.status.claim_token for group in groups if group.node == node}
-    found = {each.holder.uid: each for each in kept}
-    filled = {uid: _marked(each.claim, mark, tokens.get(uid) or mark) for uid, each in found.items()}
-    return await write_claims(cluster, seen, ledger.filled_patch(seen, filled)), disputed
-
-
-def _marked(claim: Claim, mark: str, token: str) -> Claim:
-    return claim if claim.pod else replace(claim, releasing=mark, token=token)
+        found = await gather()
+    # 2. Who lives here, and 3. the claims.
+    claims, disputed = _held(seen, found, seen.claims)
+    return await write_claims(cluster, seen, ledger.filled_patch(seen, claims)), disputed
 
 
 async def restore_claims(
-    cluster: Cluster, seen: NodeDevices, *, gather: Gather, mark: str, wait_out_binds: Callable[[], Awaitable[None]]
+    cluster: Cluster, seen: NodeDevices, *, gather: Gather, wait_out_binds: Callable[[object], Awaitable[None]]
 ) -> NodeDevices:
     """Writes claims that can't be read again, all in one write, from what groups and live pods say that they hold.
 
     A CRD of an older release pruned them, or a person edited them. Nobody joins by such a claim, as if it were marked;
-    so once the binds have ended that read it before (`gather` is `evidence`, or a share in one that begins after this
-    call), who lives nowhere holds nothing, and its claim is dropped. Groups'
-    claims bear the `mark`, as in a recreated ledger. What contradicts other claims stays as it is.
-
-    Raises:
-        Conflict: somebody else wrote the ledger; retry.
-        ApiError: a request failed; retry.
+    so once the binds have ended that read it before, who lives nowhere holds nothing, and its claim is dropped. What
+    contradicts other claims stays as it is. The arguments are as for `fill`; the wait is by these very claims.
     """
-    await wait_out_binds()
     hidden = seen.hidden_claims
-    groups, pods = await gather()
-    _refuse_hidden(groups, pods, seen.node)
-    others = [of_claim(uid, claim) for uid, claim in seen.claims.items() if uid not in hidden]
-    kept, disputed = reconcile_holdings(all_holdings(others, groups, pods, seen.node), seen.present)
-    tokens = {group.uid: group.status.claim_token for group in groups if group.node == seen.node}
-    held = {h.holder.uid: _marked(h.claim, mark, tokens.get(h.holder.uid, mark)) for h in kept}
+    await wait_out_binds((seen.metadata.uid, hidden))
+    others = {uid: claim for uid, claim in seen.claims.items() if uid not in hidden}
+    held, disputed = _held(seen, await gather(), others)
     claims = {uid: held.get(uid) for uid in sorted(hidden - {holding.holder.uid for holding in disputed})}
     return await write_claims(cluster, seen, ledger.restoring_patch(seen, claims))
 
 
-async def readopt(cluster: Cluster, name: str, *, token: str) -> Group | None:
-    """Restores the node of a group whose status was wiped, from its live pods and their claim.
+def _held(seen: NodeDevices, found: Evidence, claims: Mapping[str, Claim]) -> tuple[dict[str, Claim], list[Holding]]:
+    """The claims of all who hold devices of the node, by these claims or by the evidence, and what contradicts others.
 
-    A claim that has to be written gets the `token`, which was never written before.
+    A release may be under way by a mark that was lost. So groups' claims bear a new mark: collect takes it away, once
+    that release can't commit any more. Raises Undecodable where what somebody holds there may be what can't be read.
+    """
+    node = seen.node
+    for group in found.groups:
+        meta = group.metadata
+        if meta.hides("status.nodeName") or (group.node == node and meta.hides("status.selectedDevices")):
+            raise Undecodable(f"group {group.name} may hold devices of node {node}, but can't be read ({meta.fault})")
+    for pod in found.pods:
+        meta = pod.metadata
+        if pod.lives_on(node) and (not pod.node or meta.hides("metadata.annotations")):
+            raise Undecodable(f"pod {meta.key} may hold devices of node {node}, but can't be read ({meta.fault})")
+    claimed = [of_claim(uid, claim) for uid, claim in claims.items()]
+    kept, disputed = reconcile_holdings(all_holdings(claimed, found.groups, found.pods, node), seen.present)
+    tokens = {group.uid: group.status.claim_token for group in found.groups if group.node == node}
+    mark = new_mark()
+    return {h.holder.uid: _marked(h.claim, mark, tokens.get(h.holder.uid, "")) for h in kept}, disputed
 
-    Returns:
-        The group as written, or None when there is nothing to repair or the pods contradict each other.
 
-    Raises:
-        Conflict: somebody else wrote G or L; retry.
-        ApiError: a request failed; retry.
+def _marked(claim: Claim, mark: str, token: str) -> Claim:
+    """With the mark, and with a new token where the group names none; a share's needs neither."""
+    return claim if claim.pod else replace(claim, releasing=mark, token=token or mark)
+
+
+async def readopt(cluster: Cluster, name: str) -> Group | None:
+    """Restores the node of a group whose status was wiped, from its live pods and their claim; the group as written.
+
+    None when there is nothing to repair or the pods contradict each other.
     """
     group = await find(cluster, GROUPS, name)
     if group is None or group.node or group.deleting:
@@ -142,14 +136,18 @@ async def readopt(cluster: Cluster, name: str, *, token: str) -> Group | None:
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None:
         return None
-    if (claim := seen.claims.get(group.uid)) is not None:
-        if claim.releasing:
-            # A collector is at it and may have looked for pods already. Without the mark its last write fails; were it
-            # to mark the claim again, its fence would fail our settling.
-            await write_claims(cluster, seen, ledger.unmark_patch(seen, group.uid))
-        return await holders.settle(cluster, group, node, tuple(sorted(claim.devices)), token=claim.token)
-    covered = await cover(cluster, seen, mine, group.uid, token=token, mark=token)
-    return await holders.settle(cluster, group, node, covered, token=token) if covered else None
+    claim = seen.claims.get(group.uid)
+    if claim is None:
+        claim = await cover(cluster, seen, mine, group.uid)
+    elif claim.releasing:
+        # A collector is at it and may have looked for pods already. Without the mark its last write fails; were it
+        # to mark the claim again, its fence would fail our settling.
+        await write_claims(cluster, seen, ledger.unmark_patch(seen, group.uid))
+    return await _settle(cluster, group, node, claim) if claim else None
+
+
+async def _settle(cluster: Cluster, group: Group, node: str, claim: Claim) -> Group:
+    return await holders.settle(cluster, group, node, tuple(sorted(claim.devices)), token=claim.token)
 
 
 async def name_claim(cluster: Cluster, name: str) -> Group | None:
@@ -157,13 +155,7 @@ async def name_claim(cluster: Cluster, name: str) -> Group | None:
 
     So it is where a version of deviceshare bound the group that knows no tokens, or where somebody changed the status.
     The claim is the only one that the group has on its node, and who takes the group from there writes it first.
-
-    Returns:
-        The group as written, or None when there is nothing to write.
-
-    Raises:
-        Conflict: somebody else wrote G; retry.
-        ApiError: a request failed; retry.
+    Returns the group as written, or None.
     """
     group = await find(cluster, GROUPS, name)
     if group is None or not group.node:
@@ -172,43 +164,32 @@ async def name_claim(cluster: Cluster, name: str) -> Group | None:
     claim = seen.claims.get(group.uid) if seen else None
     if claim is None or claim.releasing or claim.token in ("", group.status.claim_token):
         return None
-    return await holders.settle(cluster, group, group.node, tuple(sorted(claim.devices)), token=claim.token)
+    return await _settle(cluster, group, group.node, claim)
 
 
 async def cover(
-    cluster: Cluster,
-    seen: NodeDevices,
-    pods: Iterable[Pod],
-    uid: str,
-    *,
-    token: str,
-    mark: str,
-    group: Group | None = None,
-) -> Devices:
-    """Claims what live pods of the holder have on the node without a claim; empty when others hold some of it.
+    cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod], uid: str, group: Group | None = None
+) -> Claim | None:
+    """Claims what live pods of the holder have on the node without a claim; None when others hold some of it.
 
     Where none lives there, but the `group` is bound to the node, what its status names is claimed, or nothing where
-    others hold that: then it has to leave the node. A group's claim bears the `mark`, and collect decides about it.
+    others hold that: then it has to leave the node. A group's claim is marked, and its release decides about it.
 
-    `pods` and `group` were read after `seen`. `token`: of the claim that the group's status names, or one that was
-    never written before.
-
-    Raises:
-        Conflict: somebody else wrote the ledger; retry.
-        ApiError: a request failed; retry.
+    `pods` and `group` were read after `seen`.
     """
     here = [each for each in of_pods(pods, seen.node) if each.holder.uid == uid]
     evidence = here or list(of_groups([group] if group else [], seen.node))
     holdings, disputed = reconcile_holdings(evidence, seen.present)
     if len(holdings) != 1 or disputed:
-        return ()
+        return None
     [holding] = holdings
     if not _free(holding, seen):
         if here:
-            return ()
+            return None
         holding = Holding(holding.holder, ())
-    await write_claims(cluster, seen, ledger.claim_patch(seen, uid, _marked(holding.claim, mark, token)))
-    return holding.devices
+    claim = _marked(holding.claim, new_mark(), group.status.claim_token if group else "")
+    await write_claims(cluster, seen, ledger.claim_patch(seen, uid, claim))
+    return claim
 
 
 def _free(holding: Holding, seen: NodeDevices) -> bool:
@@ -235,15 +216,3 @@ def _has_room(holding: Holding, seen: NodeDevices) -> bool:
         if used(mine, state.memory_mib) > state.room_within(holding.within).free:
             return False
     return True
-
-
-def _refuse_hidden(groups: Iterable[Group], pods: Iterable[Pod], node: str) -> None:
-    """Raises Undecodable, naming the object, where what somebody holds on the node may be what can't be read."""
-    for group in groups:
-        meta = group.metadata
-        if meta.hides("status.nodeName") or (group.node == node and meta.hides("status.selectedDevices")):
-            raise Undecodable(f"group {group.name} may hold devices of node {node}, but can't be read ({meta.fault})")
-    for pod in pods:
-        meta = pod.metadata
-        if pod.lives_on(node) and (not pod.node or meta.hides("metadata.annotations")):
-            raise Undecodable(f"pod {meta.key} may hold devices of node {node}, but can't be read ({meta.fault})")

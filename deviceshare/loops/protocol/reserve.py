@@ -30,10 +30,7 @@ async def reserve(
     `known` are copies of any age. A write by a copy's version proves that it was the newest; all are read where one is
     missing or has changed since, has nothing to be written, or leaves no room.
 
-    Raises:
-        Refused: the group and those that hold devices already would exceed a quota.
-        Conflict: somebody else wrote a quota since it was read; retry.
-        ApiError: a quota could not be read or written.
+    Raises Refused where the group and those that hold devices already would exceed a quota.
     """
     copies = [known.get(name) for name in names]
     quotas = [quota for quota in copies if quota and not quota.metadata.unreadable]
@@ -70,10 +67,6 @@ async def recount(
     Args:
         suspects: the UIDs of groups with a reservation that may be gone, unbound, or no longer match.
         bound: groups that are bound, as far as is known.
-
-    Raises:
-        Conflict: somebody else wrote the quota or a group; retry.
-        ApiError: a request failed; retry.
     """
     seen = await find(cluster, DEVICE_QUOTAS, name)
     if seen is None:

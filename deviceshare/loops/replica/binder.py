@@ -1,20 +1,23 @@
 """The bind that the extender serves: assume, write, then confirm or forget.
 
-The claim protocol (protocol/bind.py) decides and is safe whatever this process believes. What is added here makes it
+The claim protocol (claims.md, bind) decides and is safe whatever this process believes. What is added here makes it
 fast: devices are assumed in memory at once, so that the pods scheduled meanwhile go to the same node; binds of one
-group that arrive together follow one another instead of conflicting; reads are shared; every bind ends in time.
+group that arrive together follow one another instead of conflicting; reads and claims are shared; every bind ends in
+time.
 """
 
 import asyncio
+import copy
 import random
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
+from msgspec import Struct
 
 from deviceshare import timestamps
 from deviceshare.domain.answers.group_status import status_once_bound, status_patch
@@ -32,16 +35,16 @@ from deviceshare.domain.placement.share_handover import share_annotations
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Cluster, Conflict, Mirror, ObjectChange
-from deviceshare.loops.protocol import bind, holders, reserve, share, whole_devices
+from deviceshare.loops.protocol import bind, holders, reserve
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDING_SECONDS, Moved, Refused
-from deviceshare.loops.replica.shared_claims import SharedClaims
+from deviceshare.loops.protocol.claiming import WantedClaim, claim_all, wanted_devices, wanted_share
 from deviceshare.loops.shared_read import SharedRead
 
 log = structlog.get_logger(__name__)
 
-REMEMBERED_PODS = 2_000
+REMEMBERED_PODS: Final = 2_000
 """Pods that filter was asked about lately, of some 4 KiB each; another replica may have bound them."""
-ATTEMPTS = 5
+ATTEMPTS: Final = 5
 
 
 class Attach(Protocol):
@@ -72,18 +75,17 @@ class Binder:
         attach: Attach = bind.attach,
         clock: Callable[[], float] = boottime,
     ) -> None:
-        """`attach` is the last step: a Binding, or the lifting of a gate (protocol/gate.py)."""
+        """`attach` is the last step: a Binding, or the lifting of a gate (bind.lift)."""
         self._cluster = cluster
         self._fleet = fleet
         self._groups = groups
-        self._ledgers = ledgers
         self._quotas = quotas
         self._on_conflict = on_conflict
         self._attach = attach
         self._clock = clock
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._settling: dict[str, asyncio.Future[Group | None]] = {}
-        self._fresh_ledger: SharedRead[NodeDevices] = SharedRead(lambda node: bind.read_ledger(cluster, node))
+        self._fresh_ledger: SharedRead[NodeDevices] = SharedRead(partial(bind.read_ledger, cluster))
         self._claim = SharedClaims(cluster, ledgers, on_conflict)
 
     def remember(self, pod: Pod) -> None:
@@ -103,6 +105,11 @@ class Binder:
         pod = self._seen.get(uid)
         return pod is not None and not (pod.wants_devices or pod.left_out)
 
+    async def close(self) -> None:
+        """Ends the reads and writes under way."""
+        await self._fresh_ledger.close()
+        await self._claim.close()
+
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
         """Binds the pod to the node, with its group's devices, or with its shares.
 
@@ -110,108 +117,84 @@ class Binder:
             Refused: with the reason, for the pod's events; the scheduler retries.
             ApiError: the API server didn't do its part; likewise.
         """
+        deadline = self._clock() + BIND_SECONDS
         try:
             async with asyncio.timeout(BIND_SECONDS):
                 pod = self._seen.get(uid) or await self._read_pod(namespace, name, uid)
                 if (pod.metadata.namespace, pod.metadata.name, pod.metadata.uid) != (namespace, name, uid):
                     raise Refused(f"pod {namespace}/{name} has not the UID {uid!r}: bind it by its own")
-                if pod.left_out:
-                    raise Refused(left_out(pod))
-                if not pod.wants_devices:
-                    await bind.post_binding(self._cluster, pod, node, {}, timeout=BINDING_SECONDS)
-                else:
-                    await self._bind_with_retries(pod, node)
-                self._seen.pop(pod.metadata.uid, None)
+                for attempt in range(1, ATTEMPTS + 1):
+                    try:
+                        await self._try(pod, node, deadline)
+                        break
+                    except Moved as moved:
+                        if attempt == ATTEMPTS:
+                            raise
+                        if (moved.pod.group, moved.pod.share) != (pod.group, pod.share):
+                            raise Refused(f"pod {pod.metadata.key} has changed; it is scheduled again") from None
+                        pod = moved.pod
+                        self.remember(pod)
+                    except Conflict:
+                        self._on_conflict()
+                        if attempt == ATTEMPTS:
+                            raise
+                        await asyncio.sleep(random.uniform(0, 0.02 * attempt))
+                self._seen.pop(uid, None)
         except TimeoutError:
-            raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; kube-scheduler retries it") from None
+            raise Refused(_LATE) from None
 
-    async def close(self) -> None:
-        """Ends the reads under way."""
-        await self._fresh_ledger.close()
-        await self._claim.close()
-
-    async def _bind_with_retries(self, pod: Pod, node: str) -> None:
-        deadline = self._clock() + BIND_SECONDS
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                await self._bind_once(pod, node, deadline)
-                return
-            except Moved as moved:
-                if attempt == ATTEMPTS:
-                    raise
-                if (moved.pod.group, moved.pod.share) != (pod.group, pod.share):
-                    raise Refused(f"pod {pod.metadata.key} has changed; it is scheduled again") from None
-                pod = moved.pod
-                self.remember(pod)
-            except Conflict:
-                self._on_conflict()
-                if attempt == ATTEMPTS:
-                    raise
-                await asyncio.sleep(random.uniform(0, 0.02 * attempt))
-
-    async def _bind_once(self, pod: Pod, node: str, deadline: float) -> None:
-        """One try, by a pod as it was read before this: whoever fenced it off did so after we read the ledger."""
+    async def _try(self, pod: Pod, node: str, deadline: float) -> None:
+        """The steps of claims.md, by a pod as it was read before: whoever fenced it off did so after L is read here."""
+        if pod.left_out:
+            raise Refused(left_out(pod))
+        if not pod.wants_devices:
+            await bind.post_binding(self._cluster, pod, node, {}, timeout=BINDING_SECONDS)
+            return
+        # 1. What the pod wants, and of which group; the mirror will do.
         group = self._groups.get(pod.group) if pod.group else None
         request, obstacle = request_of(pod, group), pod_obstacle(pod, group, self._fleet.namespaces)
         if obstacle or request is None:
             raise Refused(obstacle or missing(pod))
         ledger = None
         if group is not None:
-            group, ledger = await self._at_home(group, node)
-            request = request_of(pod, group) or request
-        elif (home := self._fleet.pinned(request)) and home != node:
+            # Of the binds that waited for one that failed, the first to wake begins another, for which the rest wait.
+            while not group.node and (settling := self._settling.get(group.uid)):
+                # Shielded: others wait for the same bind, and one of them may give up.
+                group = await asyncio.shield(settling) or group
+                request = group.request._replace(share=request.share, sharer=request.sharer)
+        home = self._fleet.home(request) if group else self._fleet.pinned(request)
+        if home and home != node:
             raise Refused(elsewhere(request.holder, home))
+        if group is not None and not group.node:
+            # 3. and 4. The group's first pod claims for it, and binds it.
+            group, ledger = await self._settle(group, node)
         if request.share:
-            ledger = await self._with_share(request, node)
+            # Shares. Of nobody's devices, or of the group's.
+            ledger = await self._claim_share(request, node)
         elif ledger is None:
+            # 2. Another pod joins.
             ledger = await self._fresh_ledger(node)
+        # 5. The Binding, with the devices that L says, unless this process was held up: where versions aren't compared,
+        # the claim may have been collected meanwhile.
         devices = _annotations(pod, request, ledger, group.status.claim_token if group else "")
         if self._clock() >= deadline:
-            # This process was held up: where versions aren't compared, the claim may have been collected meanwhile.
-            raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; kube-scheduler retries it")
+            raise Refused(_LATE)
         await self._attach(self._cluster, pod, request.holder, node, devices, timeout=BINDING_SECONDS)
         log.info("Bound pod", pod=pod.metadata.key, holder=str(request.holder), node=node)
 
-    async def _at_home(self, group: Group, node: str) -> tuple[Group, NodeDevices | None]:
-        """The group once it lives on the node, with the ledger where this bind claimed for it.
-
-        Raises Refused where it lives elsewhere.
-        """
-        # Of the binds that waited for one that failed, the first to wake begins another, for which the rest wait again.
-        while not group.node and (settling := self._settling.get(group.uid)):
-            # Shielded: others wait for the same bind, and one of them may give up.
-            settled = await asyncio.shield(settling)
-            group = settled or group
-        home = self._fleet.home(group.request)
-        if home and home != node:
-            raise Refused(elsewhere(group.holder, home))
-        return (group, None) if group.node else await self._settle(group, node)
-
-    async def _with_share(self, request: Request, node: str) -> NodeDevices:
-        """The node's ledger with a claim of the pod's share."""
-        if not request.sharer and (reason := self._fleet.opacity(request, node)):
-            raise Refused(reason)  # Since filter, the node may have got a pod with devices of the device plugin.
-        uid, within = request.taker.uid, request.within
-        rooms = self._fleet.rooms(node, within)
-        if shares := sharing.choose_shares(request.share, request.strategy, rooms):
-            self._fleet.assume(uid, Assumption(node, shares=shares, within=within))
-        try:
-            return await self._claim(share.wanted(request, partial(self._fleet.opaque, node)), node)
-        finally:
-            self._fleet.forget(uid)
-
     async def _settle(self, group: Group, node: str) -> tuple[Group, NodeDevices]:
         """Steps 3 and 4, once for all binds of the group that are under way in this process."""
-        if reason := self._fleet.opacity(group.request, node):
+        request = group.request
+        if reason := self._fleet.opacity(request, node):
             raise Refused(reason)  # Since filter, the node may have got a pod with devices of the device plugin.
-        devices = allocation.choose(group.request, self._fleet.available(node))
+        devices = allocation.choose(request, self._fleet.available(node))
         if devices is not None:
             self._fleet.assume(group.uid, Assumption(node, devices))
         outcome = self._settling[group.uid] = asyncio.get_running_loop().create_future()
         settled: Group | None = None
         try:
             await self._reserve(group)
-            ledger = await self._claim(whole_devices.wanted(group.request, token=secrets.token_hex(8)), node)
+            ledger = await self._claim(wanted_devices(request, token=secrets.token_hex(8)), node)
             token = ledger.claims[group.uid].token
             devices = bind.joinable(ledger, group.holder, token)
             said = self._said(group, node, ledger)
@@ -225,6 +208,14 @@ class Binder:
             outcome.set_result(settled)
             self._fleet.forget(group.uid)
 
+    async def _reserve(self, group: Group) -> None:
+        """Before step 3, for groups that a quota counts; others cost nothing (claims.md, Quotas)."""
+        if names := self._fleet.quotas.matching(group.metadata.labels):
+            known = {name: quota for name in names if self._quotas and (quota := self._quotas.get(name))}
+            for quota in await reserve.reserve(self._cluster, group, names, known):
+                if self._quotas is not None:
+                    self._quotas.put(quota)
+
     def _said(self, group: Group, node: str, ledger: NodeDevices) -> Mapping[str, Any]:
         """What the group's status says besides, so that the leader need write its pods alone.
 
@@ -234,13 +225,17 @@ class Binder:
         status = status_once_bound(group, home, ledger, timestamps.now()) if home else None
         return status_patch(group.status, status) if status and status.phase == BOUND else {}
 
-    async def _reserve(self, group: Group) -> None:
-        """Before step 3, for groups that a quota counts; others cost nothing (claims.md, Quotas)."""
-        if names := self._fleet.quotas.matching(group.metadata.labels):
-            known = {name: quota for name in names if self._quotas and (quota := self._quotas.get(name))}
-            for quota in await reserve.reserve(self._cluster, group, names, known):
-                if self._quotas is not None:
-                    self._quotas.put(quota)
+    async def _claim_share(self, request: Request, node: str) -> NodeDevices:
+        """The node's ledger with a claim of the pod's share."""
+        if not request.sharer and (reason := self._fleet.opacity(request, node)):
+            raise Refused(reason)  # As above.
+        uid, within = request.taker.uid, request.within
+        if shares := sharing.choose_shares(request.share, request.strategy, self._fleet.rooms(node, within)):
+            self._fleet.assume(uid, Assumption(node, shares=shares, within=within))
+        try:
+            return await self._claim(wanted_share(request, partial(self._fleet.opaque, node)), node)
+        finally:
+            self._fleet.forget(uid)
 
     async def _read_pod(self, namespace: str, name: str, uid: str) -> Pod:
         """A pod that this process was never asked about: it restarted between filter and bind."""
@@ -252,6 +247,9 @@ class Binder:
         return pod
 
 
+_LATE: Final = f"binding took longer than {BIND_SECONDS:.0f} s; kube-scheduler retries it"
+
+
 def _annotations(pod: Pod, request: Request, ledger: NodeDevices, token: str) -> dict[str, str]:
     """The annotations that name the pod's devices; raises Refused where it can't join its group, and Conflict."""
     devices = {}
@@ -260,3 +258,70 @@ def _annotations(pod: Pod, request: Request, ledger: NodeDevices, token: str) ->
     if request.share:
         devices |= share_annotations(pod, ledger, ledger.claims[request.taker.uid].shares)
     return devices
+
+
+class _Asked(Struct, eq=False):
+    """A claim that somebody waits for."""
+
+    wanted: WantedClaim
+    given_up: bool = False
+    answer: NodeDevices | Exception | None = None
+
+
+class SharedClaims:
+    """Claims written together, by node: those that arrive while its ledger is written share the next write.
+
+    kube-scheduler binds pods side by side and fills one node after the other, so that without this nearly every write
+    of a ledger would conflict with another of our own. Its tasks are its own: `close` ends them.
+    """
+
+    def __init__(
+        self, cluster: Cluster, ledgers: Mirror[NodeDevices], on_conflict: Callable[[], None] = lambda: None
+    ) -> None:
+        """`ledgers` get what is read and written here, so that the next write begins with the newest version."""
+        self._cluster = cluster
+        self._ledgers = ledgers
+        self._on_conflict = on_conflict
+        self._asked: dict[str, list[_Asked]] = {}
+        self._write: SharedRead[None] = SharedRead(self._claim)
+
+    async def __call__(self, wanted: WantedClaim, node: str) -> NodeDevices:
+        """The node's ledger with the claim that is wanted, as it was at a moment after this call.
+
+        Raises:
+            Refused: there is no room, or the claim is being released.
+            Conflict: somebody else wrote the ledger; retry.
+            ApiError: the ledger could not be read or written.
+        """
+        asked = _Asked(wanted)
+        self._asked.setdefault(node, []).append(asked)
+        try:
+            await self._write(node)
+        finally:
+            asked.given_up = True  # It claims nothing then, unless the write is under way.
+        if isinstance(asked.answer, NodeDevices):
+            return asked.answer
+        # Each gets an exception of its own: a traceback grows with everybody who raises it.
+        raise copy.copy(asked.answer or RuntimeError("a claim has no answer")) from asked.answer
+
+    async def close(self) -> None:
+        """Ends the writes under way."""
+        await self._write.close()
+        self._asked.clear()
+
+    async def _claim(self, node: str) -> None:
+        """Answers all that have asked until now. Those who gave up meanwhile get no claim."""
+        waiting = [each for each in self._asked.pop(node, []) if not each.given_up]
+        if not waiting:
+            return
+        try:
+            wanted, known = [each.wanted for each in waiting], self._ledgers.get(node)
+            ledger, refused = await claim_all(self._cluster, wanted, node, known, on_conflict=self._on_conflict)
+        except Exception as error:  # noqa: BLE001 - everybody who asked raises it
+            for each in waiting:
+                each.answer = error
+            return
+        self._ledgers.put(ledger)
+        for each in waiting:
+            reason = refused.get(each.wanted.uid)
+            each.answer = Refused(reason) if reason else ledger

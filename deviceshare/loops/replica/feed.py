@@ -8,6 +8,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.loops.api_objects import says_the_same
 from deviceshare.loops.ports import Mirror, ObjectChange
 
 
@@ -33,28 +34,18 @@ class Feed:
         self._plugin_pods: dict[str, dict[tuple[str, str], frozenset[str]]] = {}
         """By node: what mirror shows which UID with which resources."""
         if namespaces is not None:
-            namespaces.subscribe(self._on_namespace)
+            namespaces.subscribe(lambda c: fleet.namespaces.set_labels(c.key, c.new.labels if c.new else None))
         if quotas is not None:
-            quotas.subscribe(self._on_quota)
-        nodes.subscribe(self._on_node)
-        ledgers.subscribe(self._on_ledger)
+            quotas.subscribe(lambda change: fleet.quotas.put(change.key, change.new))
+        nodes.subscribe(lambda change: fleet.set_node(change.key, change.new))
+        ledgers.subscribe(lambda change: fleet.set_ledger(change.key, change.new))
         pods.subscribe(self._on_pod)
         others.subscribe(functools.partial(self._on_plugin, "others"))
 
-    def _on_namespace(self, change: ObjectChange[NamespaceObject]) -> None:
-        self._fleet.namespaces.set_labels(change.key, change.new.labels if change.new else None)
-
-    def _on_quota(self, change: ObjectChange[DeviceQuota]) -> None:
-        self._fleet.quotas.put(change.key, change.new)
-
-    def _on_node(self, change: ObjectChange[Node]) -> None:
-        self._fleet.set_node(change.key, change.new)
-
-    def _on_ledger(self, change: ObjectChange[NodeDevices]) -> None:
-        self._fleet.set_ledger(change.key, change.new)
-
     def _on_pod(self, change: ObjectChange[Pod]) -> None:
         key, old, new = change
+        if old and new and says_the_same(old, new):
+            return
         if any(pod.left_out for pod in change.sides):
             self._on_plugin("pods", change)
         for uid in {old.holder_uid, old.share_uid} - {""} if old else ():
@@ -67,8 +58,10 @@ class Feed:
         _, old, new = change
         if not any(pod.past_us for pod in change.sides):
             return  # where all pods are mirrored, most have nothing from a device plugin
-        if old:
-            self._forget_plugin_pod(mirror, old)
+        if old and (there := self._plugin_pods.get(old.node)):
+            there.pop((mirror, old.metadata.uid), None)
+            if not there:
+                del self._plugin_pods[old.node]  # nodes come and go, too
         if new and new.lives and (resources := new.plugin_resources()):
             self._plugin_pods.setdefault(new.node, {})[mirror, new.metadata.uid] = frozenset(resources)
         for pod in change.sides:
@@ -77,8 +70,3 @@ class Feed:
         for node in {pod.node for pod in change.sides if pod.node}:
             seen = self._plugin_pods.get(node, {}).items()
             self._fleet.set_plugin_pods(node, {uid: resources for (_, uid), resources in seen})
-
-    def _forget_plugin_pod(self, mirror: str, pod: Pod) -> None:
-        there = self._plugin_pods.get(pod.node, {})
-        if there.pop((mirror, pod.metadata.uid), None) is not None and not there:
-            del self._plugin_pods[pod.node]  # nodes come and go, too

@@ -11,10 +11,10 @@ from contextlib import suppress
 import structlog
 
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.loops.api_objects import subject_of
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Cluster, Mirror, NotFound, ObjectChange, Recorder
 from deviceshare.loops.queue import Queue
-from deviceshare.loops.subjects import subject_of
 
 log = structlog.get_logger(__name__)
 

@@ -10,8 +10,7 @@ from deviceshare.domain.admission.pod_guard import USUAL
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.kube.refusals import Unserved
-from deviceshare.loops.kinds import NODES, WebhookConfiguration
-from deviceshare.loops.policy_kinds import VALIDATING, AdmissionPolicy, AdmissionPolicySpec
+from deviceshare.loops.kinds import NODES, VALIDATING, AdmissionPolicy, AdmissionPolicySpec, WebhookConfiguration
 from deviceshare.loops.ports import ApiError, Forbidden, Kind, NotFound, Unavailable
 
 

@@ -12,8 +12,7 @@ from deviceshare.doctor import admission, findings, installation
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Check
 from deviceshare.doctor.kinds import Installation, Rollout
 from deviceshare.kube.refusals import Unserved
-from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS
-from deviceshare.loops.policy_kinds import POLICIES
+from deviceshare.loops.kinds import POLICIES, WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.ports import ApiError, Forbidden, Kind, NotFound
 
 Json = dict[str, Any]

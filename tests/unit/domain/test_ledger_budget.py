@@ -26,7 +26,7 @@ from deviceshare.domain.placement.ledger_budget import BUDGET, FAIR, MAX_CLAIM
 from deviceshare.domain.placement.namespaces import Namespaces
 from deviceshare.domain.placement.share_handover import share_annotations
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.loops.protocol import share
+from deviceshare.loops.protocol import claiming
 from deviceshare.loops.protocol.claiming import WantedClaim, claim_all
 from tests.unit.domain.objects import GPU, a_group, a_node, a_share_pod, a_sharing_container, gpus
 from tests.unit.loops.live import LiveCluster
@@ -314,7 +314,7 @@ async def test_a_bind_that_filter_let_through_is_refused_at_a_full_ledger() -> N
     cluster = LiveCluster()
     status = msgspec.to_builtins(a_ledger({}).status)
     cluster.put(NODE_DEVICES, {"metadata": {"name": "n1"}, "spec": stored(a_ledger(ONE))["spec"], "status": status})
-    mine, other = (share.wanted(a_request(namespace)) for namespace in ("a", "b"))
+    mine, other = (claiming.wanted_share(a_request(namespace)) for namespace in ("a", "b"))
     found = await claim_all(cluster, [mine, WantedClaim("uid-of-other", other.choose)], "n1")
     assert found.refused[UID].kind is ReasonKind.LEDGER_FULL
     assert found.refused.keys() == {UID}

@@ -21,8 +21,10 @@ from deviceshare.domain.objects.ledger import Claim, as_json, new_ledger
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.protocol import collect, repair
+from deviceshare.loops.protocol import repair
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS, binds_over
+from deviceshare.loops.protocol.holders import BindStop
+from deviceshare.loops.protocol.release import Cause, release
 from tests.unit.domain.objects import GPU, INJECTED
 from tests.unit.loops.model import Actor, ModelCluster, Pause
 from tests.unit.loops.replicas import KINDS, Clock, SentRequest, SteppedReplica
@@ -63,7 +65,6 @@ class HistoryWorld:
         """Requests of replicas that are dead."""
         self.others: list[tuple[Actor, list[float]]] = []
         """Collections and repairs, each with the times until which it waits."""
-        self.marks = 0
         self.seen_mark: dict[str, float] = {}
         self.lost: set[str] = set()
         """Nodes whose ledger somebody deleted and nobody has recreated and opened yet."""
@@ -210,24 +211,25 @@ class HistoryWorld:
         self.begin_collection(ledger.node, self.pick(sorted(ledger.claims)))
 
     def begin_collection(self, node: str, uid: str) -> None:
+        self.begin_release(node, uid, None)
+
+    def begin_release(self, node: str, uid: str, cause: Cause | None) -> None:
+        """As the leader does it, by how long it has seen each mark."""
+
         def work(wait: "Wait") -> Coroutine[Any, Any, Any]:
-            async def wait_out(mark: str) -> None:
-                await wait(self.seen_mark.setdefault(mark, self.clock.now) + self.binds_over())
+            return release(self.cluster, node, uid, self.stop_binds(wait), cause)
 
-            return collect.collect(
-                self.cluster,
-                node,
-                uid,
-                new_mark=self._new_mark,
-                wait_out_binds=wait_out,
-                compares=self.cluster.compares,
-            )
+        self._begin(f"release {uid}" if cause else f"collect {uid}", work)
 
-        self._begin(f"collect {uid}", work)
+    def stop_binds(self, wait: "Wait") -> BindStop:
+        async def wait_out(mark: str) -> None:
+            await wait(self.seen_mark.setdefault(mark, self.clock.now) + self.binds_over())
+
+        return BindStop(wait_out, compares=self.cluster.compares)
 
     def status_is_repaired(self) -> None:
         name = self.pick(GROUP_NAMES)
-        self._begin(f"readopt {name}", lambda wait: repair.readopt(self.cluster, name, token=self._new_mark()))
+        self._begin(f"readopt {name}", lambda wait: repair.readopt(self.cluster, name))
 
     def ledger_is_recreated(self) -> None:
         """As the controller does it: created empty, filled, then opened."""
@@ -243,7 +245,7 @@ class HistoryWorld:
             await wait(self.seen_mark.setdefault(uid, self.clock.now) + binds_over(None))
 
         gather = partial(repair.evidence, self.cluster)
-        seen, _ = await repair.fill(self.cluster, node, gather=gather, mark=self._new_mark(), wait_out_binds=wait_out)
+        seen, _ = await repair.fill(self.cluster, node, gather=gather, wait_out_binds=wait_out)
         if not seen.status.devices:
             await self.cluster.patch(NODE_DEVICES, node, devices_patch(seen, self.have), subresource="status")
             self.refilled.add(node)
@@ -261,9 +263,7 @@ class HistoryWorld:
         bound = {group.uid: group for group in groups if group.node == name}
         living = {pod.holder_uid for pod in pods if pod.lives_on(name) and pod.holder_uid and not pod.impostor}
         for uid in sorted((bound.keys() | living) - seen.claims.keys()):
-            mark, group = self._new_mark(), bound.get(uid)
-            token = (group.status.claim_token if group else "") or mark
-            if await repair.cover(self.cluster, seen, pods, uid, token=token, mark=mark, group=group):
+            if await repair.cover(self.cluster, seen, pods, uid, bound.get(uid)):
                 return
 
     def binds_over(self) -> float:
@@ -394,10 +394,6 @@ class HistoryWorld:
 
     def _node(self, name: str) -> Any:
         return self.cluster.read(NODES, name)
-
-    def _new_mark(self) -> str:
-        self.marks += 1
-        return f"mark-{self.marks}"
 
 
 Wait = Callable[[float], Coroutine[Any, Any, None]]

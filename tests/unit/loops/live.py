@@ -17,10 +17,10 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GPU_PERCENT
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NAMESPACES, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.leader.context import ControllerContext, GatePlacement
 from deviceshare.loops.leader.controller import Controller
-from deviceshare.loops.leader.term import GatePlacement, Term
 from deviceshare.loops.ports import ApiError, Kind, ObjectChange, Subject, Unavailable, Watcher
-from deviceshare.loops.protocol import gate
+from deviceshare.loops.protocol import bind
 from deviceshare.loops.protocol.bind import attach
 from deviceshare.loops.replica.binder import Attach, Binder
 from deviceshare.loops.replica.feed import Feed
@@ -234,8 +234,8 @@ class World:
         self.unlabelled = MemoryMirror()
         if uninjected:
             pods.subscribe(self._see_unlabelled)
-        lifting = self.binder(attach=gate.lift) if gates else None
-        self.term = Term(
+        lifting = self.binder(attach=bind.lift) if gates else None
+        self.context = ControllerContext(
             cluster=self.cluster,
             fleet=self.fleet,
             groups=groups,
@@ -251,7 +251,7 @@ class World:
             quotas=quotas,
             recorder=self.recorder,
             clock=lambda: now() + self.jumped,
-            placement=GatePlacement(lifting, self.others, frozenset({GPU_PERCENT})) if lifting else None,
+            placement=GatePlacement(lifting, frozenset({GPU_PERCENT})) if lifting else None,
             life=life,
             uninjected=self.unlabelled if uninjected else None,
             namespace_selector=namespace_selector,
@@ -259,13 +259,13 @@ class World:
             on_released=self._count_release,
             on_uncovered=self.uncovered.append,
         )
-        self.controller = Controller(self.term)
+        self.controller = Controller(self.context)
 
     def successor(self, cluster: LiveCluster | None = None) -> "World":
         """The same cluster, seen by a process that has just started, through `cluster` where that is special."""
         cluster = cluster or LiveCluster()
         cluster.objects, cluster.versions, cluster.uids = self.cluster.objects, self.cluster.versions, self.cluster.uids
-        world = World(cluster, gates=self.term.placement is not None, life=self.term.life)
+        world = World(cluster, gates=self.context.placement is not None, life=self.context.life)
         kinds: tuple[Kind[Any], ...] = (PODS, NODE_DEVICES, GROUPS, NODES)
         for kind in kinds:
             for obj in cluster.all(kind):
@@ -318,9 +318,9 @@ class World:
             self.refuse(name)
         return self.read_pod(name)
 
-    def refuse(self, name: str) -> None:
-        """As the scheduler writes it when no node fits."""
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    def refuse(self, name: str, reason: str = "Unschedulable") -> None:
+        """As the scheduler writes it when no node fits; `SchedulerError` when the extender didn't answer."""
+        condition = {"type": "PodScheduled", "status": "False", "reason": reason}
         self.cluster.edit(PODS, name, {"status": {"conditions": [condition]}}, "ns")
 
     def binder(self, on_conflict: Callable[[], None] = lambda: None, attach: Attach = attach) -> Binder:

@@ -9,9 +9,9 @@ import pytest
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import ApiError, Forbidden, Invalid, TooLarge, Unavailable
-from deviceshare.loops.protocol import collect
 from deviceshare.loops.protocol.bind import BINDING_SECONDS, QUEUE_SECONDS, binds_over, compares
-from deviceshare.loops.protocol.collect import Outcome
+from deviceshare.loops.protocol.holders import BindStop
+from deviceshare.loops.protocol.release import Outcome, release
 from deviceshare.loops.replica import binder
 from deviceshare.loops.replica.binder import Binder
 from tests.unit.loops.histories import HistoryWorld
@@ -48,12 +48,7 @@ class Races(HistoryWorld):
         async def at_once(mark: str) -> None:
             """Nothing rests on clocks."""
 
-        return Actor(
-            "collector",
-            collect.collect(
-                self.cluster, "n1", next(iter(ledger.claims)), new_mark=self._new_mark, wait_out_binds=at_once
-            ),
-        )
+        return Actor("collector", release(self.cluster, "n1", next(iter(ledger.claims)), BindStop(at_once)))
 
     def holders(self) -> list[str]:
         ledger = self.cluster.read(NODE_DEVICES, "n1")
@@ -207,7 +202,7 @@ def test_a_collector_lists_the_pods_again_after_its_wait(make: Make) -> None:
     while not races.cluster.read(PODS, "p2", "ns").metadata.annotations.get(contract.BIND_FENCE):  # type: ignore[union-attr]
         collector.step()
     assert races.replica.finish(late) == ""
-    assert collector.finish() is Outcome.KEPT_IN_USE
+    assert collector.finish() is Outcome.IN_USE
     races.check()
 
 
@@ -221,9 +216,9 @@ def test_a_collector_waits_out_binds_while_pods_are_pending(make: Make) -> None:
         waits.append((mark, races.holders()))
 
     (uid,) = races.cluster.all(NODE_DEVICES)[0].claims
-    work = collect.collect(races.cluster, "n1", uid, new_mark=races._new_mark, wait_out_binds=wait)
+    work = release(races.cluster, "n1", uid, BindStop(wait))
     assert Actor("collector", work).finish() is Outcome.FREED
-    assert waits == [("mark-1", ["a"])]
+    assert [left for _, left in waits] == [["a"]]
 
 
 def test_a_collector_touches_each_pending_pod_once(make: Make) -> None:
@@ -231,17 +226,18 @@ def test_a_collector_touches_each_pending_pod_once(make: Make) -> None:
     races = make()
     races.group_goes()
 
-    def touched(mark: str) -> list[str]:
-        pods = races.cluster.all(PODS)
+    def touched() -> list[str]:
+        [claim] = races.cluster.all(NODE_DEVICES)[0].claims.values()
+        pods, mark = races.cluster.all(PODS), claim.releasing or "none"
         return [pod.metadata.name for pod in pods if pod.metadata.annotations.get(contract.BIND_FENCE) == mark]
 
     collector = races.collector()
-    while not touched("mark-1"):
+    while not touched():
         collector.step()
+    assert touched() == ["p2"], "and no pod of another group"
     collector.crash()
     version = races.cluster.read(PODS, "p2", "ns").metadata.resource_version  # type: ignore[union-attr]
     assert races.collector().finish() is Outcome.FREED
-    assert touched("mark-1") == ["p2"], "and no pod of another group"
     assert races.cluster.read(PODS, "p2", "ns").metadata.resource_version == version  # type: ignore[union-attr]
 
 
@@ -274,16 +270,10 @@ def test_a_collector_goes_on_without_a_pod_that_refuses_every_write(make: Make) 
         waits.append(mark)
 
     (uid,) = races.cluster.all(NODE_DEVICES)[0].claims
-    work = collect.collect(
-        races.cluster,
-        "n1",
-        uid,
-        new_mark=races._new_mark,
-        wait_out_binds=wait,
-        on_unwritable=lambda pod, why: unwritable.append((pod.metadata.name, why.said)),
-    )
+    stop_binds = BindStop(wait, lambda pod, why: unwritable.append((pod.metadata.name, why.said)))
+    work = release(races.cluster, "n1", uid, stop_binds)
     assert Actor("collector", work).finish() is Outcome.FREED
-    assert (waits, unwritable) == (["mark-1"], [("p2", "annotations are full")])
+    assert (len(waits), unwritable) == (1, [("p2", "annotations are full")])
 
 
 @pytest.mark.parametrize("error", [Forbidden, TooLarge, Unavailable])
@@ -320,7 +310,7 @@ def test_a_pod_that_others_write_or_delete_needs_no_touch(make: Make) -> None:
 def test_a_collector_that_finds_the_group_bound_takes_its_mark_away(make: Make) -> None:
     """Suspicion came from a stale mirror."""
     races = make()
-    assert races.collector().finish() is Outcome.KEPT_BOUND
+    assert races.collector().finish() is Outcome.STAYS
     assert races.cluster.all(NODE_DEVICES)[0].claims.copy().popitem()[1].releasing == ""
 
 

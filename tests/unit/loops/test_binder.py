@@ -17,7 +17,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.join_obstacles import not_injected
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import ApiError, Conflict, ObjectChange, Unavailable
-from deviceshare.loops.protocol import bind, whole_devices
+from deviceshare.loops.protocol import bind, claiming
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.loops.protocol.claiming import claim_all
 from tests.unit.domain.objects import GPU, INJECTED
@@ -260,7 +260,7 @@ async def test_a_group_that_changed_its_mind_does_not_get_its_old_claim() -> Non
         world = scheduler.world
         group = world.group("a", 2)
         world.pod("p", "a")
-        await claim_all(scheduler.cluster, [whole_devices.wanted(group.request, token="t1")], "n1")
+        await claim_all(scheduler.cluster, [claiming.wanted_devices(group.request, token="t1")], "n1")
         scheduler.cluster.edit(GROUPS, "a", {"spec": {"resources": {GPU: 1}}})
         await asyncio.sleep(1)
         assert "is being released" in await scheduler.bind("p", "n1")

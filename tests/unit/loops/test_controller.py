@@ -146,7 +146,7 @@ async def test_what_an_agent_reports_for_people_gives_the_leader_no_work() -> No
         world.cluster.edit(NODE_DEVICES, "n1", {"status": {"hardware": {"devices": [device]}}})
         await asyncio.sleep(30)
         enqueued: list[str] = []
-        queue = world.controller._keeper.queue
+        queue = world.controller._ledgers.queue
         add = queue.add
 
         def note(key: str, after: float = 0.0) -> None:

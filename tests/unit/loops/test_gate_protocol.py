@@ -10,8 +10,9 @@ from typing import Any
 from deviceshare.domain import contract
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.protocol import gate
-from deviceshare.loops.protocol.release import Release, release
+from deviceshare.loops.protocol import bind
+from deviceshare.loops.protocol.holders import BindStop
+from deviceshare.loops.protocol.release import Cause, Outcome, release
 from tests.unit.domain.objects import INJECTED
 from tests.unit.loops.histories import CARELESS, GROUP_NAMES, USUAL, HistoryWorld, Move, many, schedules
 from tests.unit.loops.model import Actor, Pause
@@ -33,7 +34,7 @@ class GatedWorld(HistoryWorld):
         self.cluster.put(PODS, {"metadata": {"name": name, "labels": named, "annotations": named}, "spec": spec}, "ns")
 
     def _replica(self) -> SteppedReplica:
-        replica = SteppedReplica(self.cluster, self.clock, gate.lift)
+        replica = SteppedReplica(self.cluster, self.clock, bind.lift)
         replica.hear()
         return replica
 
@@ -70,14 +71,14 @@ class GatedWorld(HistoryWorld):
     def release_begins(self) -> None:
         group = self.cluster.read(GROUPS, self.pick(GROUP_NAMES))
         if group and group.node:
-            self.begin_release(group.node, group.uid)
+            self.begin_release_at_once(group.node, group.uid)
 
-    def begin_release(self, node: str, uid: str) -> None:
+    def begin_release_at_once(self, node: str, uid: str) -> None:
         async def at_once(mark: str) -> None:
             """Nothing rests on clocks."""
             await Pause()
 
-        work = release(self.cluster, node, uid, new_mark=self._new_mark, wait_out_binds=at_once)
+        work = release(self.cluster, node, uid, BindStop(at_once), Cause())
         self._begin(f"release {uid}", lambda wait: work) if len(self.others) < 2 else work.close()
 
 
@@ -138,10 +139,7 @@ class GateBounds(GatedWorld):
         async def at_once(mark: str) -> None:
             """Nothing rests on clocks."""
 
-        return Actor(
-            "release",
-            release(self.cluster, "n1", group.uid, new_mark=self._new_mark, wait_out_binds=at_once),
-        )
+        return Actor("release", release(self.cluster, "n1", group.uid, BindStop(at_once), Cause()))
 
     def holders(self) -> list[str]:
         ledger = self.cluster.read(NODE_DEVICES, "n1")
@@ -199,10 +197,10 @@ def test_a_replica_that_died_between_claim_and_patch_leaves_a_pod_that_the_next_
 def test_a_group_leaves_its_node_once_no_pod_lives_there() -> None:
     """A placed one does; a waiting one is no reason to stay."""
     world = GateBounds()
-    assert world.releasing().finish() is Release.STAYS
+    assert world.releasing().finish() is Outcome.STAYS
     assert world.holders() == ["a"]
     world.cluster.remove(PODS, "p1", "ns")
-    assert world.releasing().finish() is Release.LEFT
+    assert world.releasing().finish() is Outcome.LEFT
     group = world.cluster.read(GROUPS, "a")
     assert group is not None and not group.node
     assert world.holders() == []
@@ -216,7 +214,7 @@ def test_a_patch_under_way_fails_when_the_group_leaves() -> None:
     task = world.replica.begin("p2", world.pod("p2").metadata.uid, "n1")
     while not world.replica.requests[0].what.startswith("patch p2"):
         world.replica.serve(world.replica.requests[0])
-    assert world.releasing().finish() is Release.LEFT
+    assert world.releasing().finish() is Outcome.LEFT
     assert world.replica.finish(task)
     assert not world.pod("p2").placed_on
     world.close()

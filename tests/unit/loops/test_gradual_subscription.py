@@ -6,7 +6,7 @@ from typing import Any
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.kube.cache import Cache
-from deviceshare.loops.gradual_subscription import AT_ONCE, GradualSubscription
+from deviceshare.loops.leader.controller import AT_ONCE, GradualSubscription
 from deviceshare.loops.ports import ObjectChange
 
 

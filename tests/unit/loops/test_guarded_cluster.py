@@ -50,7 +50,7 @@ class GuardedCase(World):
         cluster.mirrors[PODS.plural] = SeeingMirror()
         super().__init__(cluster)
         guarded = GuardedCluster(cluster, PodGuard())
-        self.controller = Controller(replace(self.term, cluster=guarded, clock=asyncio.get_running_loop().time))
+        self.controller = Controller(replace(self.context, cluster=guarded, clock=asyncio.get_running_loop().time))
 
 
 @in_virtual_time

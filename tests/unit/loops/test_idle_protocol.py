@@ -3,27 +3,19 @@
 A release may begin at any time, by several leaders, whether its group is idle or not: what it looks at decides.
 """
 
-from collections.abc import Collection
 from typing import Any
 
-from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.protocol import holders, whole_devices
+from deviceshare.loops.protocol import claiming, holders
 from deviceshare.loops.protocol.claiming import claim_all
-from deviceshare.loops.protocol.release import Keeps, Release, release
-from tests.unit.loops.histories import CARELESS, GROUP_NAMES, USUAL, HistoryWorld, Move, Wait, many, schedules
+from deviceshare.loops.protocol.release import Cause, Outcome
+from tests.unit.loops.histories import CARELESS, GROUP_NAMES, USUAL, HistoryWorld, Move, many, schedules
 from tests.unit.loops.model import Actor
 
-
-def wanted(_: Group, pods: Collection[Pod]) -> bool:
-    """A waiting pod wants the devices."""
-    return any(pod.pending for pod in pods)
-
-
-def unwanted(_: Group, __: Collection[Pod]) -> bool:
-    """None of those that wait could join, or the group is being deleted."""
-    return False
+WANTED = Cause(lambda _, pods: any(pod.pending for pod in pods))
+"""A waiting pod wants the devices."""
+UNWANTED = Cause()
+"""None of those that wait could join, or the group is being deleted."""
 
 
 class IdleWorld(HistoryWorld):
@@ -32,25 +24,7 @@ class IdleWorld(HistoryWorld):
     def release_begins(self) -> None:
         group = self.cluster.read(GROUPS, self.pick(GROUP_NAMES))
         if group and group.node:
-            self.begin_release(group, self.pick((wanted, unwanted)))
-
-    def begin_release(self, group: Group, keeps: Keeps) -> None:
-        def work(wait: Wait) -> Any:
-            async def wait_out(mark: str) -> None:
-                await wait(self.seen_mark.setdefault(mark, self.clock.now) + self.binds_over())
-
-            node, uid = group.node, group.uid
-            return release(
-                self.cluster,
-                node,
-                uid,
-                new_mark=self._new_mark,
-                wait_out_binds=wait_out,
-                keeps=keeps,
-                compares=self.cluster.compares,
-            )
-
-        self._begin(f"release {group.uid}", work)
+            self.begin_release(group.node, group.uid, self.pick((WANTED, UNWANTED)))
 
 
 IDLE: list[Move] = [*USUAL, *[IdleWorld.something_goes_on] * 4, *[IdleWorld.release_begins] * 4, IdleWorld.bind_begins]
@@ -91,10 +65,10 @@ class OldServer(IdleWorld):
         assert not self.cluster.compares
         self.replicas[0].hear()
 
-    def releasing(self, keeps: Keeps) -> Actor:
+    def releasing(self, cause: Cause) -> Actor:
         group = self.cluster.read(GROUPS, "a")
         assert group is not None
-        self.begin_release(group, keeps)
+        self.begin_release(group.node, group.uid, cause)
         return self.others[-1][0]
 
     def a_binding_under_way(self) -> Any:
@@ -112,11 +86,11 @@ def test_binds_under_way_are_waited_out_before_a_group_is_released() -> None:
     world = OldServer()
     task = world.a_binding_under_way()
     world.cluster.remove(PODS, "p1", "ns")
-    actor = world.releasing(unwanted)
+    actor = world.releasing(UNWANTED)
     while not actor.waiting and not actor.over:
         actor.step()
     assert world.replicas[0].finish(task) == ""
-    assert actor.finish() is Release.STAYS
+    assert actor.finish() is Outcome.STAYS
     world.check()
     world.close()
 
@@ -125,8 +99,8 @@ def test_a_waiting_pod_takes_the_mark_away_at_once() -> None:
     """It joins by the same claim."""
     world = OldServer()
     world.cluster.remove(PODS, "p1", "ns")
-    actor = world.releasing(wanted)
-    assert actor.finish() is Release.STAYS
+    actor = world.releasing(WANTED)
+    assert actor.finish() is Outcome.STAYS
     assert not world.others[-1][1], "nothing was waited for"
     ledger = world.cluster.read(NODE_DEVICES, "n1")
     assert ledger is not None
@@ -139,8 +113,8 @@ def test_without_a_waiting_pod_nothing_is_waited_for() -> None:
     world = OldServer()
     for name in ("p1", "p2"):
         world.cluster.remove(PODS, name, "ns")
-    actor = world.releasing(unwanted)
-    assert actor.finish() is Release.LEFT
+    actor = world.releasing(UNWANTED)
+    assert actor.finish() is Outcome.LEFT
     assert not world.others[-1][1]
     ledger = world.cluster.read(NODE_DEVICES, "n1")
     assert ledger is not None
@@ -152,11 +126,11 @@ def test_a_claim_that_lost_lets_nobody_join_who_read_the_group_before_its_releas
     """The group left the node, a bind claimed there once more, and another bound the group elsewhere first."""
     world = OldServer()
     world.cluster.remove(PODS, "p1", "ns")
-    assert world.releasing(unwanted).finish() is Release.LEFT
+    assert world.releasing(UNWANTED).finish() is Outcome.LEFT
     left = world.cluster.read(GROUPS, "a")
     assert left is not None
     for token, node in (("lost", "n1"), ("won", "n2")):
-        Actor(token, claim_all(world.cluster, [whole_devices.wanted(left.request, token=token)], node)).finish()
+        Actor(token, claim_all(world.cluster, [claiming.wanted_devices(left.request, token=token)], node)).finish()
     ledger = world.cluster.read(NODE_DEVICES, "n2")
     assert ledger is not None
     Actor(

@@ -5,8 +5,8 @@ from typing import Any
 from deviceshare.doctor.kinds import MACHINES
 from deviceshare.domain import contract
 from deviceshare.domain.objects.nodes import SharingLabels
+from deviceshare.loops.api_objects import LabelledCluster
 from deviceshare.loops.kinds import NODES, PODS, SHARED_NODES
-from deviceshare.loops.labelled_cluster import LabelledCluster
 from tests.unit.loops.live import LiveCluster
 
 LABELS = SharingLabels(["gpushare=true"])

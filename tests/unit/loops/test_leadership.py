@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
@@ -19,6 +19,7 @@ from tests.unit.loops.virtual_time import in_virtual_time, now
 
 T = TypeVar("T")
 Fault = Callable[[], Awaitable[None]]
+Lead = Callable[[], Coroutine[Any, Any, None]]
 WHERE = contract.NAMESPACE
 
 
@@ -110,7 +111,7 @@ class LeadersWork:
 
 
 @asynccontextmanager
-async def running(candidate: Elector, work: Callable[[], Awaitable[None]]) -> AsyncIterator["asyncio.Task[None]"]:
+async def running(candidate: Elector, work: Lead) -> AsyncIterator["asyncio.Task[None]"]:
     task = asyncio.create_task(candidate.run(work))
     try:
         yield task

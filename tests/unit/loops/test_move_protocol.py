@@ -15,10 +15,10 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.lost_nodes import is_lost
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.leader.moving_groups import stays
+from deviceshare.loops.leader.releaser import stays_on_lost_node
 from deviceshare.loops.ports import ApiError
-from deviceshare.loops.protocol import collect
-from deviceshare.loops.protocol.release import Release, release
+from deviceshare.loops.protocol.holders import BindStop
+from deviceshare.loops.protocol.release import Cause, Outcome, release
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.histories import (
     CARELESS,
@@ -74,24 +74,12 @@ class MoveWorld(HistoryWorld):
         if group and group.node:
             self._begin(f"move {group.name}", lambda wait: self.moving(group.node, group.uid, wait))
 
-    async def moving(self, name: str, uid: str, wait: Wait) -> Release | None:
+    async def moving(self, name: str, uid: str, wait: Wait) -> Outcome | None:
         """As the reconciler does it."""
-
-        async def wait_out(mark: str) -> None:
-            await wait(self.seen_mark.setdefault(mark, self.clock.now) + self.binds_over())
-
         node = await find(self.cluster, NODES, name)
         if not is_lost(node):
             return None
-        return await release(
-            self.cluster,
-            name,
-            uid,
-            new_mark=self._new_mark,
-            wait_out_binds=wait_out,
-            keeps=stays,
-            compares=self.cluster.compares,
-        )
+        return await release(self.cluster, name, uid, self.stop_binds(wait), Cause(stays_on_lost_node))
 
 
 MOVES: list[Any] = [
@@ -183,7 +171,7 @@ class Lost(MoveWorld):
         async def at_once(mark: str) -> None:
             """Likewise."""
 
-        work = collect.collect(self.cluster, "n1", self.uid, new_mark=self._new_mark, wait_out_binds=at_once)
+        work = release(self.cluster, "n1", self.uid, BindStop(at_once))
         return Actor("collect", work)
 
     def ledger_goes(self) -> None:
@@ -224,7 +212,7 @@ WRITTEN = 4
 def test_a_group_leaves_a_lost_node(gone: bool) -> None:
     """Its next pod goes elsewhere; the ledger outlives its node."""
     world = Lost(gone=gone)
-    assert world.begin().finish() is Release.LEFT
+    assert world.begin().finish() is Outcome.LEFT
     ledger = world.ledger()
     assert ledger is not None
     assert (world.node(), ledger.claims) == ("", {})
@@ -259,7 +247,7 @@ def test_whatever_happens_between_two_steps_is_safe(
     world.sound()
     world.joined()
     world.sound()
-    assert isinstance(world.begin().finish(), Release | ApiError | None)
+    assert isinstance(world.begin().finish(), Outcome | ApiError | None)
     world.sound()
     world.close()
 
@@ -297,10 +285,10 @@ def test_a_pod_whose_object_is_there_keeps_the_group(status: dict[str, Any]) -> 
     meta = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     world.cluster.edit(PODS, "p2", {"metadata": meta, "status": status}, "ns")
     world.cluster.remove(NODES, "n1")
-    assert world.begin().finish() is Release.STAYS
+    assert world.begin().finish() is Outcome.STAYS
     assert world.node() == "n1"
     world.cluster.edit(PODS, "p2", {"status": {"phase": "Succeeded"}}, "ns")
-    assert world.begin().finish() is Release.LEFT
+    assert world.begin().finish() is Outcome.LEFT
     world.close()
 
 
@@ -308,7 +296,7 @@ def test_a_policy_that_was_changed_keeps_the_group() -> None:
     """Until the last step."""
     world = Lost()
     world.cluster.edit(GROUPS, "a", {"spec": {"nodeLossPolicy": "Stay"}})
-    assert world.begin().finish() is Release.STAYS
+    assert world.begin().finish() is Outcome.STAYS
     assert world.node() == "n1"
     world.close()
 

@@ -14,7 +14,7 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.node_choice import Choice
 from deviceshare.domain.placement.occupancy import Occupancy
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
-from deviceshare.loops.leader import placer
+from deviceshare.loops.leader import gates
 from deviceshare.loops.ports import ApiError, Unavailable
 from tests.unit.loops.gated_world import (
     GATE,
@@ -184,7 +184,7 @@ async def test_a_pod_that_no_code_can_choose_for_keeps_no_other_waiting(monkeypa
             raise ValueError("a value that nobody thought of")
         return node_choice.choose_node(fleet, occupancy, pod, *rest)
 
-    monkeypatch.setattr(placer, "choose_node", choose)
+    monkeypatch.setattr(gates, "choose_node", choose)
     async with gated_world() as world:
         world.group("team")
         gated(world, "a")
@@ -206,7 +206,7 @@ async def test_a_pod_that_goes_while_its_node_is_chosen_takes_no_room(monkeypatc
                 yield
             return choice
 
-        monkeypatch.setattr(placer, "choose_node", choose)
+        monkeypatch.setattr(gates, "choose_node", choose)
         world.group("team")
         gated(world, "a", cpu="8")
         await soon(lambda: not exists(world, "a"))

@@ -9,7 +9,8 @@ from typing import Any
 
 from deviceshare.domain.objects.device_quota import DeviceQuota, quota_patch
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NODE_DEVICES
-from deviceshare.loops.protocol.release import release
+from deviceshare.loops.protocol.holders import BindStop
+from deviceshare.loops.protocol.release import Cause, release
 from deviceshare.loops.protocol.reserve import recount
 from tests.unit.domain.objects import AMD, GPU
 from tests.unit.loops.histories import GROUP_NAMES, NODE_NAMES, USUAL, HistoryWorld, Move, Wait, many, schedules
@@ -76,7 +77,7 @@ class QuotaWorld(HistoryWorld):
             async def wait_out(_: str) -> None:
                 await wait(self.clock.now)
 
-            return release(self.cluster, ledger.node, uid, new_mark=self._new_mark, wait_out_binds=wait_out)
+            return release(self.cluster, ledger.node, uid, BindStop(wait_out), Cause())
 
         self._begin(f"release {uid}", work)
 

@@ -1,6 +1,6 @@
 """The rate limit: which key waits, and how long."""
 
-from deviceshare.loops.rate_limit import RateLimit
+from deviceshare.loops.queue import RateLimit
 
 
 def test_few_never_wait() -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Devices
+from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
@@ -18,6 +19,7 @@ from deviceshare.domain.placement import replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Conflict
 from deviceshare.loops.protocol import rebind as protocol
+from deviceshare.loops.protocol.holders import BindStop
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.histories import (
     BINDS_OVER,
@@ -92,8 +94,9 @@ class RebindWorld(HistoryWorld):
     # deviceshare's moves.
 
     def rebind_begins(self) -> None:
-        name = self.pick(GROUP_NAMES)
-        self._begin(f"rebind {name}", lambda wait: protocol.rebind(self.cluster, name, opaque=lambda node: ()))
+        group = self.cluster.read(GROUPS, self.pick(GROUP_NAMES))
+        if group and group.node:
+            self._begin(f"rebind {group.name}", lambda wait: self.rebinding_of(group))
 
     def telling_begins(self) -> None:
         ledger, uid = self._any_claim()
@@ -104,9 +107,18 @@ class RebindWorld(HistoryWorld):
     def group_is_rebound(self) -> None:
         """All at once, so that most histories have something to get wrong."""
         self.held_device_breaks()
-        for name in GROUP_NAMES:
-            self._finish(protocol.rebind(self.cluster, name, opaque=lambda node: ()))
+        for group in self.cluster.all(GROUPS):
+            self._finish(self.rebinding_of(group))
             self.check()
+
+    def rebind_now(self) -> None:
+        """Of the group a."""
+        group = self.cluster.read(GROUPS, "a")
+        assert group is not None
+        self._finish(self.rebinding_of(group))
+
+    def rebinding_of(self, group: Group) -> Coroutine[Any, Any, Any]:
+        return protocol.rebind(self.cluster, group.node, group.holder, opaque=lambda node: ())
 
     def release_begins(self) -> None:
         ledger, uid = self._any_claim()
@@ -121,7 +133,7 @@ class RebindWorld(HistoryWorld):
             await Pause(BINDS_OVER)
 
         if len(self.others) < 3:
-            work = protocol.release_former(self.cluster, node, uid, wait_out_binds=wait)
+            work = protocol.release_former(self.cluster, node, uid, BindStop(wait))
             self.others.append((Actor(f"release {uid}", work), waits))
 
     # The invariants.
@@ -149,7 +161,7 @@ class RebindWorld(HistoryWorld):
             for uid in ledger.claims:
                 self._finish(protocol.update_pods(self.cluster, ledger.node, uid, self._pods(ledger.node, uid)))
                 self.check()
-                self._finish(protocol.release_former(self.cluster, ledger.node, uid, wait_out_binds=_over))
+                self._finish(protocol.release_former(self.cluster, ledger.node, uid, BindStop(_over)))
                 self.check()
                 self._check_settled(ledger.node, uid)
 
@@ -262,7 +274,7 @@ def test_an_old_leader_that_wakes_late_writes_no_device_released_since() -> None
         world.sick["n1"].add(broken)
         world.report("n1")
         world.request("a")
-        world._finish(protocol.rebind(world.cluster, "a", opaque=lambda node: ()))
+        world.rebind_now()
 
     rebind(0)
     old = Actor("old leader", protocol.update_pods(world.cluster, "n1", uid, world._pods("n1", uid)))
@@ -270,7 +282,7 @@ def test_an_old_leader_that_wakes_late_writes_no_device_released_since() -> None
     old.step()  # has read the ledger, and sleeps before its patch
     rebind(1)
     world._finish(protocol.update_pods(world.cluster, "n1", uid, world._pods("n1", uid)))
-    world._finish(protocol.release_former(world.cluster, "n1", uid, wait_out_binds=_over))
+    world._finish(protocol.release_former(world.cluster, "n1", uid, BindStop(_over)))
     ledger = world.cluster.read(NODE_DEVICES, "n1")
     assert ledger is not None
     assert [device.index for device in ledger.claims[uid].former] == [0], "device 1 is nobody's again"
@@ -284,7 +296,7 @@ def rebound(world: RebindWorld, broken: int) -> str:
     world.sick["n1"].add(broken)
     world.report("n1")
     world.request("a")
-    world._finish(protocol.rebind(world.cluster, "a", opaque=lambda node: ()))
+    world.rebind_now()
     return world.cluster.all(NODE_DEVICES)[0].claims.copy().popitem()[0]
 
 
@@ -297,7 +309,7 @@ def test_nothing_is_released_while_a_pod_is_yet_to_be_updated() -> None:
     world = RebindWorld(bytes([0, 0, 0, 0]), [])
     rebound(world, 0)
     uid = rebound(world, 1)
-    world._finish(protocol.release_former(world.cluster, "n1", uid, wait_out_binds=_over))
+    world._finish(protocol.release_former(world.cluster, "n1", uid, BindStop(_over)))
     assert former(world, uid) == [0, 1]
     world.close()
 
@@ -314,7 +326,7 @@ def test_a_bind_that_slept_through_a_rebind_gets_the_new_device_where_versions_a
     replica.serve(replica.requests[0])  # it has read the claim; its Binding is on its way
     world.cluster.remove(PODS, "p1", "ns")
     uid = rebound(world, 0)
-    world._finish(protocol.release_former(world.cluster, "n1", uid, wait_out_binds=_over))
+    world._finish(protocol.release_former(world.cluster, "n1", uid, BindStop(_over)))
     assert former(world, uid) == []
     assert replica.finish(task) == ""
     bound = world.cluster.read(PODS, "p2", "ns")
@@ -328,6 +340,20 @@ def test_what_a_live_pod_received_before_is_not_released() -> None:
     world = RebindWorld(bytes([0, 0, 0, 0]), [])
     uid = rebound(world, 0)
     world._finish(protocol.update_pods(world.cluster, "n1", uid, world._pods("n1", uid)))
-    world._finish(protocol.release_former(world.cluster, "n1", uid, wait_out_binds=_over))
+    world._finish(protocol.release_former(world.cluster, "n1", uid, BindStop(_over)))
     assert former(world, uid) == [0]
+    world.close()
+
+
+def test_a_claim_that_its_group_left_behind_is_not_rebound() -> None:
+    """The group is bound elsewhere by now, and asks for other devices there."""
+    world = RebindWorld(bytes([0, 0, 0, 0]), [])
+    group = world.cluster.read(GROUPS, "a")
+    assert group is not None
+    world.sick["n1"].add(0)
+    world.report("n1")
+    world.request("a")
+    world.cluster.edit(GROUPS, "a", {"status": {"nodeName": "n2"}})
+    work = protocol.rebind(world.cluster, "n1", group.holder, opaque=lambda node: ())
+    assert Actor("leader", work).finish() is None
     world.close()

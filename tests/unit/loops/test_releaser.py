@@ -6,11 +6,10 @@ import pytest
 
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.leader.releaser import new_mark
 from deviceshare.loops.ports import Unavailable
-from deviceshare.loops.protocol import share, whole_devices
+from deviceshare.loops.protocol import claiming
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDS_OVER_SECONDS
-from deviceshare.loops.protocol.claiming import claim_all
+from deviceshare.loops.protocol.claiming import claim_all, new_mark
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, a_bound_group, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now
@@ -123,7 +122,7 @@ async def test_a_share_of_a_pod_that_waits_elsewhere_is_free_at_once_where_versi
         await soon(lambda: world.open("n1"))
         request = request_of(world.share("s", 30), None)
         assert request is not None
-        await claim_all(world.cluster, [share.wanted(request)], "n1")
+        await claim_all(world.cluster, [claiming.wanted_share(request)], "n1")
         await asyncio.sleep(BIND_SECONDS - 1)
         assert world.holders("n1") == {"ns/s": "0"}
         await soon(lambda: world.holders("n1") == {}, 2)
@@ -165,7 +164,7 @@ async def test_a_claim_whose_bind_died_is_released_within_30_seconds() -> None:
         await soon(lambda: world.open("n1"))
         group = world.group("team")
         world.pod("a", "team", refused=True)
-        await claim_all(world.cluster, [whole_devices.wanted(group.request, token="t1")], "n1")
+        await claim_all(world.cluster, [claiming.wanted_devices(group.request, token="t1")], "n1")
         claimed = now()
         await asyncio.sleep(BIND_SECONDS - 1)
         assert world.holders("n1") == {"team": "0,1"}
@@ -183,7 +182,7 @@ async def test_a_claim_that_lost_the_race_is_released() -> None:
         await soon(lambda: world.open("n1") and world.open("n2"))
         group = world.group("team")
         world.pod("a", "team")
-        await claim_all(world.cluster, [whole_devices.wanted(group.request, token="t2")], "n2")
+        await claim_all(world.cluster, [claiming.wanted_devices(group.request, token="t2")], "n2")
         await world.bind("a", "n1")
         await soon(lambda: world.holders("n2") == {}, 0.5)
         assert world.holders("n1") == {"team": "0,1"}
@@ -273,7 +272,7 @@ async def test_a_fresh_claim_of_an_unbound_group_is_left_alone() -> None:
     async with led_world() as world:
         await soon(lambda: world.open("n1"))
         group = world.group("team")
-        await claim_all(world.cluster, [whole_devices.wanted(group.request, token="t1")], "n1")
+        await claim_all(world.cluster, [claiming.wanted_devices(group.request, token="t1")], "n1")
         await asyncio.sleep(BIND_SECONDS - 1)
         assert world.holders("n1") == {"team": "0,1"}
 
@@ -283,19 +282,18 @@ async def test_what_came_and_went_while_a_mirror_was_behind_leaves_no_claim() ->
     """Its watch broke off and it lists anew: no event ever told of the pods and the group, though they were bound."""
     async with led_world() as world:
         await soon(lambda: world.open("n1"))
-        for plural in (PODS.plural, GROUPS.plural):
-            world.cluster.mirrors[plural].deaf = True
-        world.share("s", 30)
-        world.group("team", 1)
-        world.pod("a", "team")
+        other = world.successor()
+        other.share("s", 30)
+        other.group("team", 1)
+        other.pod("a", "team")
         for name in ("s", "a"):
-            await world.bind(name, "n1")
-        world.cluster.mirrors[GROUPS.plural].objects.clear()
+            await other.bind(name, "n1")
+        world.cluster.mirrors[NODE_DEVICES.plural].set("n1", world.ledger("n1"))
         await asyncio.sleep(20)
         assert world.holders("n1") == {"ns/s": "0", "team": "1"}
         for name in ("s", "a"):
-            world.cluster.remove(PODS, name, "ns")
-        world.cluster.remove(GROUPS, "team")
+            other.cluster.remove(PODS, name, "ns")
+        other.cluster.remove(GROUPS, "team")
         await soon(lambda: world.holders("n1") == {}, 60)
 
 
@@ -323,12 +321,12 @@ async def test_a_claim_that_is_made_again_before_the_mirror_shows_it_gone_is_col
         await soon(lambda: world.open("n1"))
         request = request_of(world.share("s", 30), None)
         assert request is not None
-        await claim_all(world.cluster, [share.wanted(request)], "n1")
+        await claim_all(world.cluster, [claiming.wanted_share(request)], "n1")
         await asyncio.sleep(1)
         ledgers = world.cluster.mirrors[NODE_DEVICES.plural]
         ledgers.deaf = True
         await soon(lambda: world.holders("n1") == {}, 60)
-        await claim_all(world.cluster, [share.wanted(request)], "n1")
+        await claim_all(world.cluster, [claiming.wanted_share(request)], "n1")
         ledgers.deaf = False
         ledgers.set("n1", world.ledger("n1"))
         assert world.holders("n1") == {"ns/s": "0"}

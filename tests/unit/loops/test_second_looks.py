@@ -15,8 +15,9 @@ from deviceshare.domain.objects.requests import POD, Holder
 from deviceshare.domain.objects.shares import GPU_PERCENT
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.protocol import repair, share
-from deviceshare.loops.protocol.release import Release, release
+from deviceshare.loops.protocol import claiming, repair
+from deviceshare.loops.protocol.holders import BindStop
+from deviceshare.loops.protocol.release import Cause, Outcome, release
 from tests.unit.domain.objects import GPU, INJECTED, a_group, a_ledger, a_share_pod, gpus
 from tests.unit.loops.live import soon
 from tests.unit.loops.model import Actor, ModelCluster
@@ -42,12 +43,12 @@ async def nobody(_: str) -> None:
 
 
 def test_a_release_leaves_a_group_alone_that_lives_elsewhere_by_now() -> None:
-    """It left a claim here; what is asked after the mark says so, and the group stays bound where it is."""
+    """It left a claim here, which goes; what is asked after the mark says so, and the group stays bound where it is."""
     cluster = a_cluster(team=Claim("team", list(gpus(0))))
     meta = {"name": "team", "uid": "uid-of-team"}
     cluster.put(GROUPS, {"metadata": meta, "spec": {}, "status": {"nodeName": "n2"}})
-    work = release(cluster, "n1", "uid-of-team", new_mark=lambda: "mark", wait_out_binds=nobody)
-    assert Actor("release", work).finish() is Release.ABSENT
+    work = release(cluster, "n1", "uid-of-team", BindStop(nobody), Cause())
+    assert Actor("release", work).finish() is Outcome.FREED
     found = cluster.read(GROUPS, "team")
     assert found is not None
     assert found.node == "n2"
@@ -71,13 +72,13 @@ def test_a_pod_is_given_no_claim_of_what_another_has_or_had_before_a_rebind(devi
     assert pod is not None
 
     def cover(ledger: NodeDevices) -> Any:
-        return Actor("cover", repair.cover(cluster, ledger, [pod], "uid-of-team", token="t", mark="m")).finish()
+        return Actor("cover", repair.cover(cluster, ledger, [pod], "uid-of-team")).finish()
 
-    assert cover(seen) == ()
+    assert cover(seen) is None
     cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {"uid-of-other": None}}})
     freed = cluster.read(NODE_DEVICES, "n1")
     assert freed is not None
-    assert cover(freed) == gpus(device)
+    assert tuple(cover(freed).devices) == gpus(device)
 
 
 def test_a_share_does_not_use_what_its_pod_claimed_of_another_groups_devices() -> None:
@@ -87,12 +88,12 @@ def test_a_share_does_not_use_what_its_pod_claimed_of_another_groups_devices() -
     assert request is not None
     holder = Holder(pod.metadata.uid, POD, pod.metadata.key)
     empty = a_ledger("n1", {GPU: 2}, team=gpus(0), old=gpus(1))
-    mine = share.wanted(request).choose(empty)
+    mine = claiming.wanted_share(request).choose(empty)
     assert isinstance(mine, Claim)
     for within, usable in ((group.uid, True), ("uid-of-old", False)):
         left = Claim(pod=holder.name, shares=mine.shares, within=within)
         empty.claims[holder.uid] = left
-        found = share.wanted(request).choose(empty)
+        found = claiming.wanted_share(request).choose(empty)
         assert (found == left) is usable
         if isinstance(found, Reason):
             assert found.kind is ReasonKind.CLAIM_RELEASING

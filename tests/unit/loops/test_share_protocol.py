@@ -15,8 +15,10 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.protocol import collect, repair, share
-from deviceshare.loops.protocol.claiming import claim_all
+from deviceshare.loops.protocol import repair
+from deviceshare.loops.protocol.claiming import claim_all, wanted_share
+from deviceshare.loops.protocol.holders import BindStop
+from deviceshare.loops.protocol.release import release
 from tests.unit.domain.objects import GPU, a_sharing_container
 from tests.unit.loops.histories import CARELESS, GROUP_NAMES, NODE_NAMES, USUAL, HistoryWorld, many, schedules
 from tests.unit.loops.model import Actor, Pause
@@ -64,7 +66,7 @@ class SharingWorld(HistoryWorld):
             return
         request = request_of(pod, self.cluster.read(GROUPS, pod.group) if pod.group else None)
         if request is not None:
-            Actor("binder", claim_all(self.cluster, [share.wanted(request)], node)).finish()
+            Actor("binder", claim_all(self.cluster, [wanted_share(request)], node)).finish()
             self.check()
 
     def share_is_collected(self) -> None:
@@ -139,15 +141,13 @@ class SharingWorld(HistoryWorld):
         for name in sorted(self.lost):
             self._end(self.recreating(name, at_once))
         for name in GROUP_NAMES:
-            self._end(repair.readopt(self.cluster, name, token=self._new_mark()))
+            self._end(repair.readopt(self.cluster, name))
         self.lost.clear()
         super().settle()
         for _ in range(3):  # a group's claim after those within it, and once more after a mark was taken away
             for ledger in self.cluster.all(NODE_DEVICES):
                 for uid in ledger.claims:
-                    self._end(
-                        collect.collect(self.cluster, ledger.node, uid, new_mark=self._new_mark, wait_out_binds=_over)
-                    )
+                    self._end(release(self.cluster, ledger.node, uid, BindStop(_over)))
                     self.check()
         live = {
             (pod.node, uid) for pod in self.cluster.all(PODS) if pod.lives for uid in (pod.holder_uid, pod.share_uid)

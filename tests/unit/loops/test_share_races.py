@@ -14,9 +14,10 @@ from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.protocol import collect, repair, share
-from deviceshare.loops.protocol.claiming import Claimed, claim_all
-from deviceshare.loops.protocol.collect import Outcome
+from deviceshare.loops.protocol import repair
+from deviceshare.loops.protocol.claiming import Claimed, claim_all, wanted_share
+from deviceshare.loops.protocol.holders import BindStop
+from deviceshare.loops.protocol.release import Outcome, release
 from tests.unit.domain.objects import GPU, a_sharing_container
 from tests.unit.loops.model import Actor, Pause
 from tests.unit.loops.test_share_protocol import SharingWorld
@@ -67,9 +68,7 @@ class ShareRaces(SharingWorld):
             self.waits += 1
             await Pause("binds")
 
-        return Actor(
-            "collector", collect.collect(self.cluster, node, uid, new_mark=self._new_mark, wait_out_binds=wait)
-        )
+        return Actor("collector", release(self.cluster, node, uid, BindStop(wait)))
 
     async def filling(self, late: asyncio.Task[str], waited: list[str]) -> None:
         """A leader makes the ledger of n1 again; while it waits for binds, this one goes on."""
@@ -87,7 +86,7 @@ class ShareRaces(SharingWorld):
         return request
 
     def claim(self, *names: str, opaque: tuple[str, ...] = ()) -> Any:
-        wanted = [share.wanted(self.request(name), lambda: opaque) for name in names]
+        wanted = [wanted_share(self.request(name), lambda: opaque) for name in names]
         return Actor("claim", claim_all(self.cluster, wanted, "n1")).finish()
 
 
@@ -126,7 +125,7 @@ def test_a_collector_waits_out_binds_of_a_pod_that_is_pending(make: Make) -> Non
 
 
 def test_a_pod_that_was_bound_while_its_claim_was_collected_keeps_it(make: Make) -> None:
-    """The server is old and compares nothing; the mark goes with the next collection."""
+    """The server is old and compares nothing; the mark goes when the pod is looked at again."""
     races = make(compares=False)
     uid = races.pod("p").metadata.uid
     bind = races.begin("p")
@@ -135,8 +134,7 @@ def test_a_pod_that_was_bound_while_its_claim_was_collected_keeps_it(make: Make)
     while not collector.waiting:
         collector.step()
     assert races.replica.finish(bind) == ""
-    assert collector.finish() is Outcome.KEPT_IN_USE
-    assert races.collector(uid).finish() is Outcome.KEPT_BOUND
+    assert collector.finish() is Outcome.STAYS
     assert not races.ledger().claims[uid].releasing
     races.check()
 
@@ -191,7 +189,7 @@ def test_what_was_chosen_by_an_older_ledger_is_not_written(make: Make) -> None:
     races.pod("p")
     races.pod("q")
     first, second = (
-        Actor(name, claim_all(races.cluster, [share.wanted(races.request(name))], "n1")) for name in ("p", "q")
+        Actor(name, claim_all(races.cluster, [wanted_share(races.request(name))], "n1")) for name in ("p", "q")
     )
     for _ in range(2):
         first.step()
@@ -271,9 +269,7 @@ def test_a_share_without_a_claim_is_claimed_again_only_where_there_is_room(make:
     races.cluster.edit(NODE_DEVICES, "n1", cleared)
 
     def cover() -> Any:
-        covering = repair.cover(
-            races.cluster, races.ledger(), [races.read("p")], first.metadata.uid, token="t", mark="m"
-        )
+        covering = repair.cover(races.cluster, races.ledger(), [races.read("p")], first.metadata.uid)
         return Actor("leader", covering).finish()
 
     assert cover()
@@ -282,7 +278,7 @@ def test_a_share_without_a_claim_is_claimed_again_only_where_there_is_room(make:
     races.cluster.edit(NODE_DEVICES, "n1", cleared)
     races.pod("q")
     assert races.bind("q") == ""
-    assert cover() == ()
+    assert cover() is None
     assert {claim.pod for claim in races.ledger().claims.values()} == {"ns/q"}
 
 

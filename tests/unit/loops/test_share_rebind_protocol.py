@@ -13,8 +13,10 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement import replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.protocol import collect, repair
 from deviceshare.loops.protocol import rebind as protocol
+from deviceshare.loops.protocol import repair
+from deviceshare.loops.protocol.holders import BindStop
+from deviceshare.loops.protocol.release import release
 from tests.unit.loops.histories import CARELESS, GROUP_NAMES, NODE_NAMES, many, schedules
 from tests.unit.loops.model import Pause
 from tests.unit.loops.test_rebind_protocol import REBINDS, RebindWorld
@@ -60,7 +62,7 @@ class ShareRebindWorld(RebindWorld, SharingWorld):
         ledger, uid = self._any_share()
         if ledger:
             holder = ledger.claims[uid].holder(uid)
-            work = protocol.rebind_share(self.cluster, ledger.node, holder, opaque=lambda node: ())
+            work = protocol.rebind(self.cluster, ledger.node, holder, opaque=lambda node: ())
             self._begin(f"rebind {uid}", lambda wait: work) if len(self.others) < 2 else work.close()
 
     def share_is_rebound(self) -> None:
@@ -70,7 +72,7 @@ class ShareRebindWorld(RebindWorld, SharingWorld):
             for uid, claim in ledger.claims.items():
                 if claim.pod:
                     holder = claim.holder(uid)
-                    self._finish(protocol.rebind_share(self.cluster, ledger.node, holder, opaque=lambda node: ()))
+                    self._finish(protocol.rebind(self.cluster, ledger.node, holder, opaque=lambda node: ()))
                     self.check()
 
     def telling_of_shares_begins(self) -> None:
@@ -141,7 +143,7 @@ class ShareRebindWorld(RebindWorld, SharingWorld):
         for name in sorted(self.lost):
             self._end(self.recreating(name, at_once))
         for name in GROUP_NAMES:
-            self._end(repair.readopt(self.cluster, name, token=self._new_mark()))
+            self._end(repair.readopt(self.cluster, name))
         self.lost.clear()
         self.check()
         for ledger in self.cluster.all(NODE_DEVICES):
@@ -163,9 +165,7 @@ class ShareRebindWorld(RebindWorld, SharingWorld):
         for _ in range(3):
             for ledger in self.cluster.all(NODE_DEVICES):
                 for uid in ledger.claims:
-                    self._finish(
-                        collect.collect(self.cluster, ledger.node, uid, new_mark=self._new_mark, wait_out_binds=_over)
-                    )
+                    self._finish(release(self.cluster, ledger.node, uid, BindStop(_over)))
                     self.check()
 
     def check_at_last(self, pod: Pod, ledger: NodeDevices, uid: str, claim: Claim) -> None:

@@ -9,7 +9,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GPU_MEM, Share
-from deviceshare.loops.kinds import NODE_DEVICES, PODS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Conflict
 from deviceshare.loops.protocol import rebind as protocol
 from tests.unit.domain.objects import GPU, a_sharing_container
@@ -59,7 +59,12 @@ class ShareRebindRaces(ShareRebindWorld):
 
     def rebinding(self, name: str = "p") -> Actor:
         holder = self.pod(name).sharer
-        return Actor(name, protocol.rebind_share(self.cluster, "n1", holder, opaque=lambda node: ()))
+        return Actor(name, protocol.rebind(self.cluster, "n1", holder, opaque=lambda node: ()))
+
+    def rebinding_group(self) -> Actor:
+        group = self.cluster.read(GROUPS, "a")
+        assert group is not None
+        return Actor("group", protocol.rebind(self.cluster, "n1", group.holder, opaque=lambda node: ()))
 
     def updating(self, name: str = "p") -> Actor:
         uid = self.pod(name).metadata.uid
@@ -172,13 +177,13 @@ def test_a_group_whose_pods_parts_fit_nowhere_keeps_its_device(races: ShareRebin
     ]
     races.cluster.edit(NODE_DEVICES, "n1", {"status": {"hardware": {"devices": parts}}})
     races.request("a")
-    answer = Actor("group", protocol.rebind(races.cluster, "a", opaque=lambda node: ())).finish()
+    answer = races.rebinding_group().finish()
     assert "has pod ns/inside with 10 GiB" in answer.verdict.obstacle
     assert places(races.claim("inside").shares) == [(mine, False)]
     races.breaks(mine)
     races.request("a")
     before = {claim.holder_name for claim in races.ledger().claims.values()}
-    answer = Actor("group", protocol.rebind(races.cluster, "a", opaque=lambda node: ())).finish()
+    answer = races.rebinding_group().finish()
     assert answer.verdict.obstacle == ""
     [(_, _), (now, former)] = sorted(places(races.claim("inside").shares), key=lambda each: not each[1])
     group = next(claim for claim in races.ledger().claims.values() if claim.group)

@@ -47,13 +47,13 @@ async def bound(world: World, name: str, percent: int, group: str = "") -> None:
     """A pod with a share on the node n1."""
     world.share(name, percent, group=group)
     await world.bind(name, "n1")
-    await soon(lambda: (seen := world.term.ledgers.get("n1")) and world.read_pod(name).metadata.uid in seen.claims)
+    await soon(lambda: (seen := world.context.ledgers.get("n1")) and world.read_pod(name).metadata.uid in seen.claims)
 
 
 async def a_node_with(world: World, **percents: int) -> None:
     await soon(lambda: world.open("n1"))
     report(world)
-    await soon(lambda: (seen := world.term.ledgers.get("n1")) and seen.hardware.devices)
+    await soon(lambda: (seen := world.context.ledgers.get("n1")) and seen.hardware.devices)
     for name, percent in percents.items():
         await bound(world, name, percent)
 
@@ -238,7 +238,7 @@ async def test_a_group_takes_the_parts_of_its_broken_device_along() -> None:
         assert [places(claim(world, name).shares) for name in "pqr"] == [[(0, False)], [(0, False)], [(1, False)]]
         report(world, 0)
         versions: list[list[int]] = []
-        world.term.ledgers.subscribe(lambda change: versions.append(_devices(change.new)))
+        world.context.ledgers.subscribe(lambda change: versions.append(_devices(change.new)))
         ask_for_group(world)
         await soon(lambda: group_claim(world).rebound == "request-1")
         assert [device.index for device in group_claim(world).devices] == [1, 2]

@@ -15,9 +15,9 @@ from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Conflict, Unavailable
-from deviceshare.loops.protocol import share, whole_devices
 from deviceshare.loops.protocol.bind import Refused
-from deviceshare.loops.replica.shared_claims import SharedClaims
+from deviceshare.loops.protocol.claiming import wanted_devices, wanted_share
+from deviceshare.loops.replica.binder import SharedClaims
 from tests.unit.domain.objects import GPU, a_share_pod
 from tests.unit.loops.live import LiveCluster
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -35,7 +35,7 @@ class Claiming:
         self.claims = SharedClaims(self.cluster, self.mirror)
 
     def begin(self, name: str, percent: int = 10) -> asyncio.Task[NodeDevices]:
-        return asyncio.create_task(self.claims(share.wanted(a_request(name, percent)), "n1"), name=name)
+        return asyncio.create_task(self.claims(wanted_share(a_request(name, percent)), "n1"), name=name)
 
     @property
     def pods(self) -> list[str]:
@@ -214,7 +214,7 @@ async def test_a_claim_of_a_device_that_the_group_no_longer_has_is_not_used(numb
     claims = {"group-uid": claim_of(Holder("group-uid", GROUP, "team"), [Device(GPU, 1)]), pod.metadata.uid: mine}
     claiming.cluster.edit(NODE_DEVICES, "n1", {"spec": claims_patch(NodeDevices(), claims)["spec"]})
     request = Request(Holder("group-uid", GROUP, "team"), {GPU: 1}, "binpack", {}, "n1", pod.share, pod.sharer)
-    task = asyncio.create_task(claiming.claims(share.wanted(request), "n1"), name="p")
+    task = asyncio.create_task(claiming.claims(wanted_share(request), "n1"), name="p")
     assert await outcomes([task]) == [outcome]
 
 
@@ -226,7 +226,7 @@ async def test_groups_and_pods_with_shares_are_claimed_for_together() -> None:
     await asyncio.sleep(0.001)
     names = ("a", "b", "c", "d")
     requests = [Request(Holder(f"uid-{name}", GROUP, name), {GPU: 1}, "binpack", {}, "") for name in names]
-    wishes = [whole_devices.wanted(request, token=f"token-{request.holder.name}") for request in requests]
+    wishes = [wanted_devices(request, token=f"token-{request.holder.name}") for request in requests]
     others = [asyncio.create_task(claiming.claims(wish, "n1"), name=wish.uid) for wish in wishes]
     assert await outcomes([first, *others]) == [*4 * ["NodeDevices"], "Refused"]
     assert claiming.verbs == ["patch", "get", "patch"], "who is refused is refused by a fresh read"

@@ -10,7 +10,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Request
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.leader.touch_window import PLACES, TRIED_SECONDS
+from deviceshare.loops.leader.waker import PLACES, TRIED_SECONDS
 from deviceshare.loops.ports import ApiError, Invalid, ObjectChange
 from tests.unit.domain.objects import INJECTED
 from tests.unit.loops.live import World, led_world, soon

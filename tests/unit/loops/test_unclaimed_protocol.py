@@ -4,8 +4,8 @@ from typing import Any
 
 from deviceshare.domain.objects.groups import Group
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.protocol.release import Release, release
-from tests.unit.loops.histories import CARELESS, GROUP_NAMES, USUAL, HistoryWorld, Move, Wait, many, schedules
+from deviceshare.loops.protocol.release import Cause, Outcome
+from tests.unit.loops.histories import CARELESS, GROUP_NAMES, USUAL, HistoryWorld, Move, many, schedules
 from tests.unit.loops.model import Actor
 
 
@@ -38,13 +38,7 @@ class UnclaimedWorld(HistoryWorld):
             ledger = self.cluster.read(NODE_DEVICES, group.node) if group.node else None
             claim = ledger.claims.get(group.uid) if ledger else None
             if claim and not claim.devices:
-                self._begin(f"leave {group.uid}", lambda wait, group=group: self.leaving(group, wait))  # type: ignore[misc]
-
-    async def leaving(self, group: Group, wait: Wait) -> Release:
-        async def wait_out(mark: str) -> None:
-            await wait(self.seen_mark.setdefault(mark, self.clock.now) + self.binds_over())
-
-        return await release(self.cluster, group.node, group.uid, new_mark=self._new_mark, wait_out_binds=wait_out)
+                self.begin_release(group.node, group.uid, Cause())
 
     def settle(self) -> None:
         """Each bound group has its claim again, or has left."""
@@ -56,7 +50,7 @@ class UnclaimedWorld(HistoryWorld):
         super().settle()
         self.group_leaves()
         for actor, _ in self.others:
-            assert Actor.finish(actor) is Release.LEFT
+            assert Actor.finish(actor) is Outcome.LEFT
 
 
 UNCLAIMED: list[Move] = [

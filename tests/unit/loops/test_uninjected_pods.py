@@ -16,8 +16,15 @@ from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.loops.kinds import JOBS, NAMESPACES, PODS
-from deviceshare.loops.leader.recreations import APART_SECONDS, GRACE_SECONDS, MOST_ROUNDS, TRIAL_SECONDS, UNPROVEN
-from deviceshare.loops.leader.uninjected_pods import REASON, uninjected
+from deviceshare.loops.leader.uninjected_pods import (
+    APART_SECONDS,
+    GRACE_SECONDS,
+    MOST_ROUNDS,
+    REASON,
+    TRIAL_SECONDS,
+    UNPROVEN,
+    uninjected,
+)
 from deviceshare.loops.ports import ApiError, Conflict, Forbidden
 from tests.unit.domain.objects import INJECTED, a_pod, a_share_pod
 from tests.unit.loops.live import World, soon

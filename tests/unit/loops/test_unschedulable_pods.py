@@ -6,7 +6,7 @@ import pytest
 
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.leader.unschedulable_pods import LOOK_SECONDS, UNSCHEDULABLE_SECONDS
+from deviceshare.loops.leader.gates import LOOK_SECONDS, UNSCHEDULABLE_SECONDS
 from deviceshare.loops.ports import ApiError, Conflict
 from tests.unit.loops.gated_world import (
     bind,

@@ -15,7 +15,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.leader.touch_window import PLACES
+from deviceshare.loops.leader.waker import PLACES, TRIED_SECONDS
 from deviceshare.loops.ports import ApiError, Forbidden, Invalid, TooLarge, Unavailable
 from deviceshare.loops.protocol.bind import Refused
 from tests.unit.domain.objects import GPU
@@ -69,6 +69,35 @@ async def test_what_keeps_the_first_from_a_node_need_not_keep_the_others() -> No
         assert Counter(woken(world)) == {"p000": 2, "p001": 1}
         await asyncio.sleep(10)
         assert Counter(woken(world)) == {"p000": 3, "p001": 2, "p002": 1, "p003": 1}
+
+
+@in_virtual_time
+async def test_a_new_leader_wakes_all_that_were_refused_since_the_extender_was_away() -> None:
+    """Nobody has judged them, and kube-scheduler would leave them for minutes: seventy, of which ten fit."""
+    world = World()
+    world.node("n1", 10)
+    names = {f"p{number:03}" for number in range(70)}
+    async with world.leading():
+        await soon(lambda: world.open("n1"))
+        for name in sorted(names):
+            world.share(name, 100)
+            world.refuse(name, "SchedulerError")
+        await asyncio.sleep(TRIED_SECONDS * len(names) / PLACES)
+        assert set(woken(world)) == names
+        assert max(Counter(woken(world)).values()) <= 2, "and then seldom, as others"
+
+
+@in_virtual_time
+async def test_a_pod_that_the_extender_never_saw_is_not_woken_where_it_would_not_fit() -> None:
+    """It is refused once there is a reason to."""
+    async with led_world(1) as world:
+        await a_full_device(world)
+        world.share("a", 60)
+        world.refuse("a", "SchedulerError")
+        await asyncio.sleep(20)
+        assert woken(world) == []
+        world.cluster.remove(PODS, "big", "ns")
+        await soon(lambda: woken(world) == ["a"], 0.5)
 
 
 @in_virtual_time
