@@ -15,10 +15,11 @@ from deviceshare.cli.output import show
 from deviceshare.cli.usage_table import pod_table
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers.pod_view import PodDeviceView
+from deviceshare.domain.device_health.readings import DeviceUse
 from deviceshare.domain.objects.hardware import Part
 from deviceshare.domain.objects.shares import GPU_MEM
 from deviceshare.domain.objects.usage import DeviceProcess, Sighting
-from deviceshare.nvidia import DeviceUse, Driver, NoDriver, NoLibrary, NvmlRefused, read_inventory, read_usage
+from deviceshare.nvidia import Driver, NoDriver, NoLibrary, NvmlRefused, read_inventory, read_usage
 
 ALL = "all"
 NOTHING = ("", "none")

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from deviceshare.domain.device_health.share_uses import limit_of_container
+from deviceshare.domain.device_health.overuse import limit_of_container
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.shares import WHOLE
 from deviceshare.domain.placement.device_state import DeviceState, Sharer, Use
