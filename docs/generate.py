@@ -25,13 +25,13 @@ from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
 from deviceshare.domain.answers.census import DeviceCount, DeviceMemory, GroupCensus, GroupCount
+from deviceshare.domain.device_health.readings import Xid
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.shares import DIALECTS, WHOLE, Dialect, in_gib
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, TurnHolder, TurnQueue, Usage
 from deviceshare.domain.placement.device_state import Health, Use
-from deviceshare.loops.agent.ports import Xid
 from deviceshare.metrics import Metrics, ServerMetrics
 from deviceshare.run.group_metrics import GroupMetrics
 from deviceshare.run.quota_metrics import QuotaMetrics

@@ -1,1 +1,1 @@
-"""`deviceshare agent`, which runs on each node, reads its devices and reports them."""
+"""`deviceshare agent`, on each node: reads its devices, judges and reports them, gives turns, answers its pods."""

@@ -1,4 +1,4 @@
-"""The reader of the node's devices through NVML, in a thread of its own, and of their processes through /proc.
+"""The reader of the node's devices through NVML, in a thread of its own, of their processes, and of CDI specifications.
 
 A call of NVML may hang as long as a device is unhealthy, and the thread with it: it is a daemon that is never joined,
 and silence beyond a limit counts as a driver that doesn't answer. Between two readings the thread listens for Xid
@@ -6,18 +6,23 @@ errors, which the driver reports once, and only to those already listening.
 """
 
 import asyncio
+import json
+import os
+import stat
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
+import yaml
+from msgspec.structs import replace
 
 from deviceshare import nvidia
-from deviceshare.agent.cdi_specs import CdiSpecs
-from deviceshare.domain.device_health.process_owners import owner_of
-from deviceshare.loops.agent.ports import ReadUse, Running, Sight, Xid
+from deviceshare.agent.process_table import ProcessTable
+from deviceshare.domain.device_health.readings import DeviceUse, Inventory, Reading, Xid
 
 log = structlog.get_logger(__name__)
 
@@ -33,23 +38,133 @@ _WAIT_SECONDS: Final = 1.0
 _GATHER_SECONDS: Final = 0.2
 """One fault is reported as several errors."""
 HUNG: Final = f"the driver has not answered for {HANG_SECONDS:.0f} s: run nvidia-smi on the node, it may need a reboot"
+MAX_FILES: Final = 128
+"""Of one directory; vendors write one or two."""
+MAX_BYTES: Final = 1 << 20
+"""Of one file; eight GPUs take 60 kB."""
+MAX_KINDS: Final = 64
+"""Reported at most."""
+
+_Listing = tuple[tuple[str, int, int, int], ...]
+"""The files of a directory: path, inode, time and size."""
+
+
+class CdiSpecs:
+    """The node's CDI specifications, in some directories; a name in several is taken from the last.
+
+    A kind such as `k8s.device-plugin.nvidia.com/gpu` qualifies a device's name where a runtime injects devices by CDI.
+    A container whose device no specification names doesn't start, so only kinds that name every device are reported.
+
+    https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
+    """
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._directories = directories
+        self._listings: list[_Listing | None] = []
+        self._names: Mapping[str, set[str]] = {}
+
+    def kinds(self, uuids: Collection[str]) -> list[str] | None:
+        """The kinds that name every one of these devices, sorted; None where no directory can be read."""
+        names = self._read()
+        if names is None:
+            return None
+        return sorted(kind for kind, devices in names.items() if devices.issuperset(uuids))[:MAX_KINDS]
+
+    def injected(self, variable: str | None) -> str:
+        """How this process got its devices, `cdi` or `variable`, by the value of its own variable; "" if unset.
+
+        A runtime that injects devices by CDI sets `void`. So does one that generates specifications in memory (NVIDIA's
+        in mode `auto`), which accepts numbers and UUIDs too, and needs no specification on the node.
+        """
+        if variable is None:
+            return ""
+        if variable != "void" and "=" not in variable:
+            return "variable"
+        names = self._read()
+        known = names is None or any(kind.partition("/")[0].endswith("nvidia.com") for kind in names)
+        return "cdi" if known else "variable"
+
+    def _read(self) -> Mapping[str, set[str]] | None:
+        """Kind → devices' names; read again only when a directory's listing has changed."""
+        listings = [_listing(directory) for directory in self._directories]
+        if all(files is None for files in listings):
+            return None
+        if listings != self._listings:
+            sound: dict[tuple[str, str], bool] = {}
+            for files in listings:
+                # As runtimes do: a device named by two specifications of one directory is unknown.
+                counts = Counter(name for path, *_ in files or () for name in _devices_of(Path(path)))
+                sound |= {name: count == 1 for name, count in counts.items()}
+            names: dict[str, set[str]] = {}
+            for kind, device in (name for name, alone in sound.items() if alone):
+                names.setdefault(kind, set()).add(device)
+            self._listings, self._names = listings, names
+            log.info("Read CDI specifications", files=sum(map(len, filter(None, listings))), kinds=sorted(names))
+        return self._names
+
+
+def _listing(directory: Path) -> _Listing | None:
+    """A directory's specifications, by path, with inode, time and size; None where it can't be read."""
+    entries = []
+    try:
+        paths = sorted(path for path in directory.iterdir() if path.suffix in (".json", ".yaml"))
+    except OSError:
+        return None
+    for path in paths[:MAX_FILES]:
+        try:
+            state = path.stat()
+        except OSError:
+            continue  # It has gone meanwhile.
+        if stat.S_ISREG(state.st_mode):
+            entries.append((str(path), state.st_ino, state.st_mtime_ns, state.st_size))
+    return tuple(entries)
+
+
+def _devices_of(path: Path) -> set[tuple[str, str]]:
+    """Kind and name of each device of one specification; empty where the file isn't one."""
+    try:
+        spec = _load(path)
+        kind, devices = spec["kind"], spec["devices"]
+        return {(kind, name) for each in devices if isinstance(name := each["name"], str)} if "/" in kind else set()
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
+        log.warning("Skipped an unreadable CDI specification", file=str(path), error=str(error)[:200])
+        return set()
+
+
+def _load(path: Path) -> Any:
+    # Non-blocking, in case the file has been replaced by a pipe.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        text = file.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"it is longer than {MAX_BYTES} bytes")
+    # Not by libyaml: it overflows the stack of the process on deeply nested lists.
+    return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
 
 
 class DeviceReader:
-    """Reports a `Sight` every few seconds while `run` runs."""
+    """Reports a `Reading` every few seconds while `run` runs."""
 
     def __init__(
-        self, report: Callable[[Sight], object], *, proc: Path, sysfs: Path, specs: CdiSpecs, visible: str | None = None
+        self,
+        report: Callable[[Reading], object],
+        *,
+        processes: ProcessTable,
+        sysfs: Path,
+        specs: CdiSpecs,
+        visible: str | None = None,
+        missing: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`report` is called on the event loop. `visible` is this container's variable (vendors.NVIDIA)."""
-        self.missing = False
-        """To be set while a device is known to be lost."""
+        """`report` is called on the event loop. `visible` is this container's variable (vendors.NVIDIA).
+
+        `missing` says whether a device is known to be lost.
+        """
         self._report = report
-        self._proc = proc
+        self._missing = missing
+        self._processes = processes
         self._sysfs = sysfs
         self._specs = specs
         self._visible = visible
-        self._boot_id = self._read_boot_id()
+        self._boot_id = processes.boot_id
         self._closing = threading.Event()
         self._reported = time.monotonic()
         self._xids: list[Xid] = []
@@ -68,7 +183,7 @@ class DeviceReader:
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
                 if time.monotonic() - self._reported > HANG_SECONDS:
-                    self._report(Sight(boot_id=self._boot_id, trouble=HUNG))
+                    self._report(Reading(boot_id=self._boot_id, trouble=HUNG))
         finally:
             self._closing.set()
 
@@ -81,10 +196,10 @@ class DeviceReader:
                 with nvidia.Driver():
                     self._read_and_listen(loop)
             except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
-                self._send(loop, Sight(boot_id=self._boot_id, trouble=str(error)))
+                self._send(loop, Reading(boot_id=self._boot_id, trouble=str(error)))
             except Exception as error:  # a bug of the agent must not look like a healthy device
                 log.exception("Failed to read the devices")
-                self._send(loop, Sight(boot_id=self._boot_id, trouble=f"the agent failed: {error}"))
+                self._send(loop, Reading(boot_id=self._boot_id, trouble=f"the agent failed: {error}"))
             if time.monotonic() - begun < RESTART_SECONDS:
                 self._closing.wait(RETRY_SECONDS)
 
@@ -100,14 +215,14 @@ class DeviceReader:
                 uses = nvidia.read_usage()
                 if inventory is None or self._xids or now - read_at > INVENTORY_SECONDS or _differs(inventory, uses):
                     inventory, read_at = nvidia.read_inventory(self._sysfs), now
-                self._send(loop, self._sight(inventory, uses, now))
-                if (self.missing or inventory.silent or not watch) and now - started > RESTART_SECONDS:
+                self._send(loop, self._reading(inventory, uses, now))
+                if (self._missing() or inventory.silent or not watch) and now - started > RESTART_SECONDS:
                     return
                 watch = self._listen(watch)
         except nvidia.Lost:
             # The inventory says which device it was; the watch reports nothing more until NVML is restarted.
             now = time.monotonic()
-            self._send(loop, self._sight(nvidia.read_inventory(self._sysfs), nvidia.read_usage(), now))
+            self._send(loop, self._reading(nvidia.read_inventory(self._sysfs), nvidia.read_usage(), now))
         finally:
             if watch:
                 watch.close()
@@ -122,12 +237,6 @@ class DeviceReader:
         if watch.unwatched:
             log.warning("Failed to subscribe to some devices' Xid errors", devices=watch.unwatched)
         return watch
-
-    def _warn_of_deafness(self, error: str) -> None:
-        """Once: NVML is restarted every minute."""
-        if error != self._deafness:
-            self._deafness = error
-            log.warning("Failed to subscribe to Xid errors", error=error)
 
     def _listen(self, watch: nvidia.Watch | None) -> nvidia.Watch | None:
         """Returns the watch, None once it can't be listened to."""
@@ -146,36 +255,32 @@ class DeviceReader:
                 watch.close()
                 return None
             if error is not None:
-                self._xids.append(Xid(error.uuid, error.number, nvidia.describe(error.number)))
+                self._xids.append(error)
                 until = min(until, time.monotonic() + _GATHER_SECONDS)
         return watch
 
-    def _sight(self, inventory: nvidia.Inventory, uses: list[nvidia.DeviceUse], read_at: float) -> Sight:
+    def _warn_of_deafness(self, error: str) -> None:
+        """Once: NVML is restarted every minute."""
+        if error != self._deafness:
+            self._deafness = error
+            log.warning("Failed to subscribe to Xid errors", error=error)
+
+    def _reading(self, inventory: Inventory, uses: list[DeviceUse], read_at: float) -> Reading:
         xids, self._xids = self._xids, []
         uuids = [part.uuid for part in inventory.devices if not part.mig]
-        read = [self._use(use) for use in uses]
-        found = {process.pid for use in read for process in use.processes}
-        self._warn_of_unseen({process.pid for use in uses for process in use.processes} - found)
-        return Sight(
-            parts=inventory.devices,
-            links=inventory.links,
-            uses=read,
-            xids=xids,
-            absent=inventory.silent,
-            driver=inventory.driver,
+        described = [
+            replace(use, processes=[seen for each in use.processes if (seen := self._processes.described(each))])
+            for use in uses
+        ]
+        self._warn_of_unseen(_pids(uses) - _pids(described))
+        return Reading(
+            inventory,
+            described,
+            xids,
+            boot_id=self._boot_id,
             cdi_kinds=self._specs.kinds(uuids),
             runtime=self._specs.injected(self._visible) if uuids else "",
-            boot_id=self._boot_id,
             read_at=read_at,
-        )
-
-    def _use(self, use: nvidia.DeviceUse) -> ReadUse:
-        return ReadUse(
-            use.uuid,
-            use.memory_used_mib,
-            use.memory_total_mib,
-            use.utilization,
-            [running for process in use.processes if (running := self._running(process))],
         )
 
     def _warn_of_unseen(self, pids: set[int]) -> None:
@@ -189,38 +294,17 @@ class DeviceReader:
             )
         self._unseen, self._unseen_told = pids, bool(stayed) or (self._unseen_told and bool(pids))
 
-    def _running(self, process: nvidia.ProcessUse) -> Running | None:
-        directory = self._proc / str(process.pid)
-        try:
-            name = (directory / "comm").read_text(errors="replace").strip()
-            owner = owner_of((directory / "cgroup").read_bytes().decode(errors="replace"))
-            started = _started((directory / "stat").read_text(errors="replace"))
-        except OSError:
-            return None  # it has ended
-        return Running(process.pid, name, process.memory_mib or 0, owner, started)
-
-    def _send(self, loop: asyncio.AbstractEventLoop, sight: Sight) -> None:
+    def _send(self, loop: asyncio.AbstractEventLoop, reading: Reading) -> None:
         self._reported = time.monotonic()
         try:
-            loop.call_soon_threadsafe(self._report, sight)
+            loop.call_soon_threadsafe(self._report, reading)
         except RuntimeError:
             self._closing.set()  # the loop is closed, and the process ends
 
-    def _read_boot_id(self) -> str:
-        try:
-            return nvidia.read_boot_id(self._proc)
-        except OSError as error:
-            log.warning("Failed to read the boot ID: unhealthy devices stay marked after reboots", error=str(error))
-            return ""
 
-
-def _started(stat: str) -> int:
-    """When the process of this /proc/PID/stat started: its field 22 (proc_pid_stat(5)).
-
-    The second field is the process's name in parentheses, which may contain blanks and parentheses.
-    """
-    return int(stat.rpartition(")")[2].split()[19])
-
-
-def _differs(inventory: nvidia.Inventory, uses: list[nvidia.DeviceUse]) -> bool:
+def _differs(inventory: Inventory, uses: list[DeviceUse]) -> bool:
     return [(part.index, part.uuid) for part in inventory.devices] != [(use.index, use.uuid) for use in uses]
+
+
+def _pids(uses: list[DeviceUse]) -> set[int]:
+    return {process.pid for use in uses for process in use.processes}

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from deviceshare.agent.violations import CAUSES, TRESPASS
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.device_health.overuse import (
     DEFAULT_GRACE_SECONDS,
@@ -25,9 +26,9 @@ from deviceshare.flags import (
     options_of,
 )
 
-REPORT: Final = "report"
-EVICT: Final = "evict"
-EVICT_TRESPASSERS: Final = "evict-trespassers"
+_TRESPASSERS: Final = "evict-trespassers"
+_ENFORCED: Final = {"report": (), "evict": CAUSES, _TRESPASSERS: (TRESPASS,)}
+"""For what pods are evicted, by the setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +54,8 @@ class AgentSettings:
     log_level: Any
 
     @property
-    def evicts_trespassers(self) -> bool:
-        return self.enforce in (EVICT, EVICT_TRESPASSERS)
-
-    @property
-    def evicts_overusers(self) -> bool:
-        return self.enforce == EVICT
+    def enforced(self) -> tuple[str, ...]:
+        return _ENFORCED[self.enforce]
 
     @property
     def cdi_directories(self) -> list[Path]:
@@ -73,10 +70,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag("--node-name", required=True, help="The node that this agent runs on, as Kubernetes calls it."),
         KUBECONFIG,
         flag(
-            "--bind",
-            type=AddressType(),
-            default=f":{contract.AGENT_PORT}",
-            help="Probes, /metrics, /usage and /use.",
+            "--bind", type=AddressType(), default=f":{contract.AGENT_PORT}", help="Probes, /metrics, /usage and /use."
         ),
         flag(
             "--serve-pods",
@@ -114,10 +108,10 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         flag(
             "--enforce",
-            type=click.Choice([REPORT, EVICT, EVICT_TRESPASSERS]),
-            default=REPORT,
+            type=click.Choice(list(_ENFORCED)),
+            default="report",
             help="What to do about pods that use a group's or others' device, or more memory than their share;"
-            f" {EVICT_TRESPASSERS}: evict the former and report the latter.",
+            f" {_TRESPASSERS}: evict the former and report the latter.",
         ),
         flag(
             "--overuse-tolerance",

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from deviceshare.domain.turns.script import script
+from deviceshare.domain.turns.turn_client import script
 
 START: Final = 'script=$DEVICESHARE_TURN; unset DEVICESHARE_TURN; eval "$script"'
 """What the shell runs: by the environment, so that lists of processes don't show the whole script."""

@@ -54,7 +54,7 @@ class Page(Struct, frozen=True):
 
 
 class Api:
-    """Implements the ports `Cluster` and `agent.ports.Writer`, and the raw list and watch that mirrors are made of."""
+    """Implements the ports `Cluster` and, for agents, `Writer`, and the raw list and watch that mirrors are made of."""
 
     def __init__(self, connection: Connection, *, timeout: float = 10.0) -> None:
         """`timeout`: seconds for one call, or for one page of a list."""

@@ -14,14 +14,14 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.const import Cardinality, Handler
 from grpclib.server import Server, Stream
 
-from deviceshare.kubelet.messages import STRING, messages
+from deviceshare.kubelet import STRING, message_classes
 from tests.node.cluster import VISIBLE
 
 NAME: Final = "test.sock"
 VERSION: Final = "v1beta1"
 
 # The part that is needed of k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto. A map is a list of entries.
-MESSAGES: Final = messages(
+MESSAGES: Final = message_classes(
     VERSION,
     {
         "Empty": {},

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from deviceshare.domain.contract import PLACEHOLDER
-from deviceshare.kubelet.pod_resources import Allocated, allocations
+from deviceshare.kubelet import Allocated, allocations
 from deviceshare_sandbox import Options, running
 from deviceshare_sandbox.network import free_ports
 from tests.node.cluster import GPU, TELL, Cluster, Json, group, pod

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.domain.turns.lease import KILL, LEASE_UNSEEN, MARGIN
-from deviceshare.domain.turns.script import script
+from deviceshare.domain.turns.program_queue import KILL, LEASE_UNSEEN, MARGIN
+from deviceshare.domain.turns.turn_client import script
 from tests.turns.rig import BUDGET, KINDS, LINE, PATIENCE, Rig, SeenRun, eventually, rig
 
 LINES = 100

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from deviceshare.domain.device_health.share_uses import limit_of_container
+from deviceshare.domain.device_health.overuse import limit_of_container
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.objects.shares import WHOLE

@@ -5,13 +5,13 @@ rebooted, the driver had lost the device and shows it again (it was reset), or a
 resolved. The marks are kept only in the report itself, so they survive the agent's process.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
+from deviceshare.domain.device_health.readings import Reading
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import NodeDevices
 
@@ -21,61 +21,58 @@ APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 94, 109})
 The list is that of NVIDIA's own device plugin, and 94: an ECC error contained to one program.
 https://docs.nvidia.com/deploy/xid-errors/
 """
-
 LOST: Final = "the driver does not show it any more"
 SILENT: Final = "the driver does not answer"
 
 
-class Change(Struct, frozen=True):
+class Change(NamedTuple):
     """A device that became unhealthy (`part.unhealthy` says why) or that recovered, as this `sign` shows."""
 
     part: Part
     sign: str = ""
 
 
-class Examination(Struct, frozen=True):
-    """The devices to report, and the changes since the last report."""
-
-    parts: list[Part]
-    changes: list[Change]
-
-
 def examine(
-    known: Hardware,
-    seen: Sequence[Part] | None,
-    *,
-    boot_id: str,
-    faults: Mapping[str, str],
-    dealt_with: Collection[str],
-    now: str,
-) -> Examination:
-    """The next report of the devices.
+    known: Hardware, reading: Reading, *, faults: Mapping[str, str], repaired: Collection[str], now: str
+) -> tuple[Hardware, list[Change]]:
+    """The next report of the devices, and what has changed since the last one, `known`.
 
-    `known` is the last report. `seen` is what the driver shows, None when it doesn't answer at all; `boot_id` is the
-    kernel's, "" when it can't be read. `faults` maps UUIDs to new faults, `dealt_with` holds the findings, as
-    `UUID@SINCE`, that a person has declared resolved; `now` is RFC 3339.
+    `faults` maps UUIDs to new faults, `repaired` holds the findings, as `UUID@SINCE`, that a person has declared
+    resolved; `now` is RFC 3339.
     """
-    rebooted = bool(known.boot_id and boot_id and known.boot_id != boot_id)
+    seen = reading.inventory
+    rebooted = bool(known.boot_id and reading.boot_id and known.boot_id != reading.boot_id)
     before = {_key(part): part for part in known.devices}
-    shown = {_key(part): part for part in seen or () if not part.lost}
+    shown = {_key(part): part for part in reading.devices if not part.lost}
     parts, changes = [], []
-    for key, part in sorted({**before, **shown}.items(), key=_order):
+    every = {**before, **shown}
+    for key, part in sorted(every.items(), key=lambda each: (each[1].resource, each[1].index, each[1].uuid)):
         old, there = before.get(key, part), key in shown
-        resolved = finding(old) in dealt_with
+        resolved = finding(old) in repaired
         sign = _sign(old, there, resolved, rebooted) if old.unhealthy else ""
         if resolved and sign and shown and not there:
             changes.append(Change(replace(old, unhealthy="", since=""), sign))
             continue  # It was removed from the node. A driver that shows no device at all doesn't prove that.
         marked = bool(old.unhealthy and not sign)
-        missing = "" if there else SILENT if seen is None else LOST
-        fault = faults.get(part.uuid) or ("" if marked else missing)
+        missing = "" if there else LOST if seen else SILENT
+        why = seen.silent.get(old.index) if seen and missing and not old.unhealthy else ""
+        fault = faults.get(part.uuid) or ("" if marked else f"{missing}: {why}" if why else missing)
         mark = (fault, now) if fault else (old.unhealthy, old.since) if marked else ("", "")
         lost = bool(missing) and (old.lost or missing == LOST or fault == SILENT)
         examined = replace(part, unhealthy=mark[0], since=mark[1], lost=lost)
         if fault or sign:
             changes.append(Change(examined, "" if fault else sign))
         parts.append(examined)
-    return Examination(parts, changes)
+    # Links to a device that is lost say nothing, and its number may be another's.
+    hardware = Hardware(
+        driver=seen.driver if seen else "",
+        boot_id=reading.boot_id or known.boot_id,
+        devices=parts,
+        links=seen.links if seen else [],
+        cdi_kinds=reading.cdi_kinds if seen else known.cdi_kinds,
+        runtime=reading.runtime if seen else known.runtime,
+    )
+    return hardware, changes
 
 
 def _sign(old: Part, there: bool, resolved: bool, rebooted: bool) -> str:
@@ -92,19 +89,13 @@ def finding(part: Part) -> str:
     return f"{part.uuid}@{part.since}"
 
 
-def findings_of(annotation: str) -> frozenset[str]:
-    """The findings that the annotation `contract.RECOVERED` names."""
-    return frozenset(filter(None, (word.strip() for word in annotation.split(","))))
-
-
 def reported_repaired(ledger: NodeDevices) -> frozenset[str]:
     """The findings that people reported as repaired: by the annotation or, with fewer rights, the status."""
-    return findings_of(ledger.metadata.annotations.get(contract.RECOVERED, "")) | frozenset(ledger.status.recovered)
+    annotation = ledger.metadata.annotations.get(contract.RECOVERED, "")
+    return frozenset(filter(None, (word.strip() for word in annotation.split(",")))) | frozenset(
+        ledger.status.recovered
+    )
 
 
 def _key(part: Part) -> tuple[str, str]:
     return part.resource, part.uuid or str(part.index)
-
-
-def _order(entry: tuple[tuple[str, str], Part]) -> tuple[str, int, str]:
-    return entry[1].resource, entry[1].index, entry[1].uuid

@@ -6,53 +6,94 @@ start times, and the UIDs of the API server. Names are for people only.
 """
 
 from collections.abc import Iterable
+from typing import Final, NamedTuple
 
-from msgspec import Struct
-
+from deviceshare.domain.device_health.containers import NodeProcess
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import MAX_TRESPASSES, Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
 
+MEMORY: Final = 12
+"""Readings for which a trespasser is remembered: a minute."""
 
-class Suspect(Struct, frozen=True):
-    """The identity of a trespasser: a pod as a whole, or one process outside of any pod.
+_Key = tuple[Device, tuple[str, int, int]]
+"""A device, and who is on it (`NodeProcess.identity`)."""
 
-    A pod may restart its processes under other names and PIDs; it stays the same pod.
+
+class FoundTrespass(NamedTuple):
+    """One that stayed: of a pod the process that has run for longest, or a process outside of any."""
+
+    process: NodeProcess
+    row: Trespass
+    """In the report, with the name that the process had first: another name is no news."""
+    news: bool
+    seen_before: bool
+    """By this agent itself: one before it may have seen another pod of this name."""
+
+
+class _Remembered(NamedTuple):
+    reading: int
+    name: str
+    reported: bool
+
+
+class Trespasses:
+    """Compares each reading with those before.
+
+    A process seen once may be about to end, or belong to a pod that the watch hasn't reported yet: it counts when it is
+    seen again within a minute. Neither another name, nor a new process, nor a pause between two readings hides it.
     """
 
-    pod_uid: str = ""
-    """As its control group names it."""
-    pid: int = 0
-    started: int = 0
+    def __init__(self) -> None:
+        self.rows: list[Trespass] = []
+        """To be reported: no duplicates, in a stable order, at most MAX_TRESPASSES."""
+        self._readings = 0
+        self._remembered: dict[_Key, _Remembered] = {}
+        self._stayed: set[_Key] = set()
+        self._earlier: list[Trespass] = []
+
+    def remember(self, reported: list[Trespass]) -> None:
+        """Resumes from the report of the agent before this one, so that nothing in it is withdrawn."""
+        self.rows = self._earlier = reported
+
+    def accuses(self, process: NodeProcess) -> bool:
+        """Whether the process, or its pod, trespassed on the device in the last reading, and in one before."""
+        return (process.device, process.identity) in self._stayed
+
+    def take(self, ledger: NodeDevices, processes: Iterable[NodeProcess]) -> list[FoundTrespass]:
+        """Those that stayed."""
+        self._readings += 1
+        found: dict[_Key, NodeProcess] = {}
+        for each in sorted(trespassers(ledger, processes), key=lambda each: (each.use.started, each.use.pid)):
+            found.setdefault((each.device, each.identity), each)
+        seen = {identity for _, identity in self._remembered}
+        stayed = []
+        for key, process in found.items():
+            earlier = self._reported_earlier(process)
+            known = self._remembered.get(key) or _Remembered(0, earlier.process if earlier else process.use.name, False)
+            stays = key[1] in seen or earlier is not None
+            if stays:
+                news = not known.reported and not earlier
+                stayed.append(FoundTrespass(process, _row(process, known.name), news, key[1] in seen))
+            self._remembered[key] = _Remembered(self._readings, known.name, known.reported or stays)
+        oldest = self._readings - MEMORY
+        self._remembered = {key: known for key, known in self._remembered.items() if known.reading > oldest}
+        self._earlier = []
+        self._stayed = {(each.process.device, each.process.identity) for each in stayed}
+        rows = {each.row for each in stayed}
+        self.rows = sorted(rows, key=lambda row: (row.resource, row.index, row.pod, row.process))[:MAX_TRESPASSES]
+        return stayed
+
+    def _reported_earlier(self, process: NodeProcess) -> Trespass | None:
+        """The row of an earlier agent's report that may mean this one. Rows hold names only."""
+        pod, device = process.container.pod, process.device
+        alike = (
+            row for row in self._earlier if (row.resource, row.index, row.pod) == (device.resource, device.index, pod)
+        )
+        return next((row for row in alike if pod or row.process == process.use.name), None)
 
 
-class Occupant(Struct, frozen=True):
-    """A process with memory on a device, in the node's present numbering."""
-
-    device: Device
-    pid: int
-    name: str
-    pod: str = ""
-    """`namespace/name`; empty for a process outside of any pod."""
-    pod_uid: str = ""
-    """The API server's; empty where it shows no such pod."""
-    holder_uid: str = ""
-    """Of the group whose devices the pod received; empty for any other pod."""
-    cgroup_uid: str = ""
-    """The pod's as its control group names it; empty for a process outside of any pod."""
-    started: int = 0
-    """When the process started, in ticks since the node booted; with the PID it identifies one process."""
-    container: str = ""
-    """Of the pod; "" where it isn't known."""
-    memory_mib: int = 0
-    """0 where the driver doesn't say."""
-
-    @property
-    def suspect(self) -> Suspect:
-        return Suspect(self.cgroup_uid) if self.cgroup_uid else Suspect("", self.pid, self.started)
-
-
-def trespassers(ledger: NodeDevices, occupants: Iterable[Occupant]) -> list[Occupant]:
+def trespassers(ledger: NodeDevices, processes: Iterable[NodeProcess]) -> list[NodeProcess]:
     """The processes on claimed devices that belong neither to a pod of a group that claims them nor to one with shares.
 
     Devices that a rebind replaced count as the group's, as long as its pods may use them. A pod has its shares by its
@@ -65,19 +106,13 @@ def trespassers(ledger: NodeDevices, occupants: Iterable[Occupant]) -> list[Occu
             (sharers if claim.shares else members).setdefault(device, set()).add(uid)
     return [
         each
-        for each in occupants
+        for each in processes
         if (each.device in members or each.device in sharers)
-        and each.holder_uid not in members.get(each.device, ())
-        and each.pod_uid not in sharers.get(each.device, ())
+        and each.container.holder_uid not in members.get(each.device, ())
+        and each.container.pod_uid not in sharers.get(each.device, ())
     ]
 
 
-def as_trespass(occupant: Occupant) -> Trespass:
-    """The entry in the report, without the PID, which is of no use to its readers."""
-    return Trespass(occupant.device.resource, occupant.device.index, process=occupant.name, pod=occupant.pod)
-
-
-def written(found: Iterable[Trespass]) -> list[Trespass]:
-    """The report's list: no duplicates, in a stable order, at most MAX_TRESPASSES."""
-    rows = sorted(set(found), key=lambda row: (row.resource, row.index, row.pod, row.process))
-    return rows[:MAX_TRESPASSES]
+def _row(process: NodeProcess, name: str) -> Trespass:
+    """Without the PID, which is of no use to its readers."""
+    return Trespass(process.device.resource, process.device.index, process=name, pod=process.container.pod)

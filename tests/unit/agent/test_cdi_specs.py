@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.agent.cdi_specs import MAX_BYTES, CdiSpecs
+from deviceshare.agent.device_reader import MAX_BYTES, CdiSpecs
 
 PLUGINS, HOSTS, OPERATORS = "k8s.device-plugin.nvidia.com/gpu", "nvidia.com/gpu", "management.nvidia.com/gpu"
 UUIDS = ("GPU-a", "GPU-b")
@@ -65,7 +65,7 @@ def test_nothing_is_read_twice(node: CdiDirectories, monkeypatch: pytest.MonkeyP
     """The agent looks every few seconds."""
     node.write(node.dynamic, PLUGINS, *UUIDS)
     assert node.specs.kinds(UUIDS) == [PLUGINS]
-    monkeypatch.setattr("deviceshare.agent.cdi_specs._devices_of", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr("deviceshare.agent.device_reader._devices_of", lambda _: pytest.fail("read again"))
     assert node.specs.kinds(UUIDS) == [PLUGINS]
 
 

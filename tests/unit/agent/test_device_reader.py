@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 
 from deviceshare import nvidia
 from deviceshare.agent import device_reader
-from deviceshare.agent.cdi_specs import CdiSpecs
-from deviceshare.agent.device_reader import HUNG, DeviceReader
-from deviceshare.domain.device_health.process_owners import Owner
-from deviceshare.loops.agent.ports import Running, Sight
+from deviceshare.agent.device_reader import HUNG, CdiSpecs, DeviceReader
+from deviceshare.agent.process_table import ProcessTable
+from deviceshare.domain.device_health.containers import ControlGroup, ProcessUse
+from deviceshare.domain.device_health.readings import Reading
 from tests.nvml import Script, build, load
 from tests.unit.kube.scripted import until
 
@@ -49,27 +49,29 @@ def script(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 @asynccontextmanager
-async def looking(proc: Path) -> AsyncIterator[tuple[list[Sight], DeviceReader]]:
+async def looking(proc: Path) -> AsyncIterator[tuple[list[Reading], DeviceReader]]:
     """What is seen while the block runs."""
-    sights: list[Sight] = []
-    seeing = DeviceReader(sights.append, proc=proc, sysfs=proc, specs=CdiSpecs([proc / "cdi"]), visible="void")
+    readings: list[Reading] = []
+    seeing = DeviceReader(
+        readings.append, processes=ProcessTable(proc), sysfs=proc, specs=CdiSpecs([proc / "cdi"]), visible="void"
+    )
     task = asyncio.create_task(seeing.run())
     try:
-        yield sights, seeing
+        yield readings, seeing
     finally:
         task.cancel()
         await asyncio.wait({task})
 
 
-async def seen(sights: list[Sight], true: Callable[[Sight], object]) -> Sight:
-    """The first sight from now on of which it is true."""
-    sights.clear()
-    await until(lambda: any(true(sight) for sight in sights))
-    return next(sight for sight in sights if true(sight))
+async def seen(readings: list[Reading], true: Callable[[Reading], object]) -> Reading:
+    """The first reading from now on of which it is true."""
+    readings.clear()
+    await until(lambda: any(true(reading) for reading in readings))
+    return next(reading for reading in readings if true(reading))
 
 
-def uuids(sight: Sight) -> list[str]:
-    return [part.uuid for part in sight.parts or ()]
+def uuids(reading: Reading) -> list[str]:
+    return [part.uuid for part in reading.devices]
 
 
 async def test_devices_and_who_is_on_them_are_seen(script: Script, tmp_path: Path) -> None:
@@ -83,16 +85,17 @@ async def test_devices_and_who_is_on_them_are_seen(script: Script, tmp_path: Pat
         (tmp_path / str(pid) / "cgroup").write_text(f"0::{path}\n")
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) S 1 (b) S {' '.join(map(str, range(4, 53)))}\n")
 
-    async with looking(tmp_path) as (sights, _):
-        sight = await seen(sights, uuids)
-    use = sight.uses[0]
-    assert uuids(sight) == [first, second]
-    assert (sight.driver, sight.boot_id, sight.trouble) == ("550.54.15", "boot-1", "")
-    assert [(link.a, link.b, link.kind) for link in sight.links] == [(0, 1, "nvlink")]
+    async with looking(tmp_path) as (readings, _):
+        reading = await seen(readings, uuids)
+    use = reading.uses[0]
+    assert uuids(reading) == [first, second]
+    assert reading.inventory is not None
+    assert (reading.inventory.driver, reading.boot_id, reading.trouble) == ("550.54.15", "boot-1", "")
+    assert [(link.a, link.b, link.kind) for link in reading.inventory.links] == [(0, 1, "nvlink")]
     assert (use.memory_used_mib, use.utilization) == (4096, 37)
     assert use.processes == [
-        Running(100, "a) S 1 (b", 2048, Owner(POD, "0a" * 32), started=22),
-        Running(101, "a) S 1 (b", 0, None, started=22),
+        ProcessUse(100, 2048, "a) S 1 (b", 22, ControlGroup(POD, "0a" * 32)),
+        ProcessUse(101, None, "a) S 1 (b", 22),
     ]
 
 
@@ -100,14 +103,14 @@ async def test_processes_that_proc_does_not_show_are_told_once(script: Script, t
     """As without hostPID, or with hidepid: else nobody would know why no process has a pod."""
     script.processes(script.gpus(1)[0], {100: 1})
     with capture_logs() as logs:
-        async with looking(tmp_path) as (sights, _):
-            await until(lambda: len(sights) > 5)
+        async with looking(tmp_path) as (readings, _):
+            await until(lambda: len(readings) > 5)
     assert [line["pids"] for line in logs if "/proc" in line["event"]] == [[100]]
 
 
 async def test_processes_that_end_are_not_missed(tmp_path: Path) -> None:
     """Each between the driver's word and the kernel's; another time the warning comes again."""
-    seeing = DeviceReader(print, proc=tmp_path, sysfs=tmp_path, specs=CdiSpecs([]))
+    seeing = DeviceReader(print, processes=ProcessTable(tmp_path), sysfs=tmp_path, specs=CdiSpecs([]))
     with capture_logs() as logs:
         for pids in ({1}, {2}, {3, 4}, {4}, {4}, set(), {5}, {5}):
             seeing._warn_of_unseen(pids)
@@ -118,37 +121,37 @@ async def test_what_the_runtime_can_be_told_is_seen(script: Script, tmp_path: Pa
     """As soon as it can: the device plugin may write its specification later."""
     [uuid] = script.gpus(1)
     (tmp_path / "cdi").mkdir()
-    async with looking(tmp_path) as (sights, _):
-        assert (await seen(sights, uuids)).cdi_kinds == []
+    async with looking(tmp_path) as (readings, _):
+        assert (await seen(readings, uuids)).cdi_kinds == []
         spec = {"kind": "k8s.device-plugin.nvidia.com/gpu", "devices": [{"name": uuid}]}
         (tmp_path / "cdi/plugin.json").write_text(json.dumps(spec))
-        sight = await seen(sights, lambda sight: sight.cdi_kinds)
-        assert (sight.cdi_kinds, sight.runtime) == ([spec["kind"]], "cdi")
+        reading = await seen(readings, lambda reading: reading.cdi_kinds)
+        assert (reading.cdi_kinds, reading.runtime) == ([spec["kind"]], "cdi")
 
 
 async def test_an_error_is_told_once(script: Script, tmp_path: Path) -> None:
     """With its name."""
     [uuid] = script.gpus(1)
-    async with looking(tmp_path) as (sights, _):
-        await seen(sights, uuids)
+    async with looking(tmp_path) as (readings, _):
+        await seen(readings, uuids)
         script.xid(uuid, 79)
-        sight = await seen(sights, lambda sight: sight.xids)
-        await seen(sights, lambda sight: not sight.xids)
-    assert [(xid.uuid, xid.text) for xid in sight.xids] == [(uuid, "Xid 79: GPU has fallen off the bus")]
-    assert [xid for sight in sights for xid in sight.xids] == []
+        reading = await seen(readings, lambda reading: reading.xids)
+        await seen(readings, lambda reading: not reading.xids)
+    assert [(xid.uuid, xid.text) for xid in reading.xids] == [(uuid, "Xid 79: GPU has fallen off the bus")]
+    assert [xid for reading in readings for xid in reading.xids] == []
 
 
 async def test_a_lost_device_is_missed_at_once_and_the_others_are_heard_on(script: Script, tmp_path: Path) -> None:
     """NVML must be initialized again for that: it keeps reporting the one that it lost."""
     first, second = script.gpus(2)
-    async with looking(tmp_path) as (sights, _):
-        await seen(sights, uuids)
+    async with looking(tmp_path) as (readings, _):
+        await seen(readings, uuids)
         script.lose(first)
-        sight = await seen(sights, lambda sight: uuids(sight) == [second])
-        assert 0 in sight.absent
-        await seen(sights, lambda sight: uuids(sight) == [second])
+        reading = await seen(readings, lambda reading: uuids(reading) == [second])
+        assert reading.inventory and 0 in reading.inventory.silent
+        await seen(readings, lambda reading: uuids(reading) == [second])
         script.xid(second, 48)
-        assert (await seen(sights, lambda sight: sight.xids)).xids[0].uuid == second
+        assert (await seen(readings, lambda reading: reading.xids)).xids[0].uuid == second
 
 
 async def test_a_device_that_comes_back_is_found_by_a_new_start(
@@ -165,25 +168,25 @@ async def test_a_device_that_comes_back_is_found_by_a_new_start(
 
     monkeypatch.setattr(nvidia.Driver, "start", counted)
     script.gpus(2)
-    async with looking(tmp_path) as (sights, seeing):
-        await seen(sights, uuids)
+    async with looking(tmp_path) as (readings, seeing):
+        await seen(readings, uuids)
         assert len(starts) == 1
-        seeing.missing = True
+        seeing._missing = lambda: True
         await until(lambda: len(starts) >= 2)
-        seeing.missing = False
-        await seen(sights, uuids)
+        seeing._missing = lambda: False
+        await seen(readings, uuids)
 
 
 async def test_a_driver_that_is_not_there_is_told_and_awaited(script: Script, tmp_path: Path) -> None:
     """It may be installed while the agent runs."""
     script.gpus(1)
     script.error("nvmlInitWithFlags", 9)
-    async with looking(tmp_path) as (sights, _):
-        sight = await seen(sights, lambda sight: sight.trouble)
-        assert (sight.parts, sight.boot_id) == (None, "boot-1")
-        assert "kernel module" in sight.trouble
+    async with looking(tmp_path) as (readings, _):
+        reading = await seen(readings, lambda reading: reading.trouble)
+        assert (reading.inventory, reading.boot_id) == (None, "boot-1")
+        assert "kernel module" in reading.trouble
         Script(script.path).gpus(1)
-        await seen(sights, uuids)
+        await seen(readings, uuids)
 
 
 async def test_a_driver_that_hangs_counts_as_one_that_does_not_answer(
@@ -198,11 +201,11 @@ async def test_a_driver_that_hangs_counts_as_one_that_does_not_answer(
     def hang() -> None:
         asyncio.run_coroutine_threadsafe(hanging.wait(), loop).result(60)
 
-    async with looking(tmp_path) as (sights, _):
-        await seen(sights, uuids)
+    async with looking(tmp_path) as (readings, _):
+        await seen(readings, uuids)
         monkeypatch.setattr(nvidia, "read_usage", hang)
-        sight = await seen(sights, lambda sight: sight.trouble == HUNG)
-        assert sight.parts is None
+        reading = await seen(readings, lambda reading: reading.trouble == HUNG)
+        assert reading.inventory is None
     hanging.set()
 
 
@@ -210,9 +213,9 @@ async def test_a_driver_that_tells_of_no_errors_is_looked_at_all_the_same(script
     """As on some virtual GPUs."""
     [uuid] = script.gpus(1)
     script.error("nvmlEventSetCreate", 3)
-    async with looking(tmp_path) as (sights, _):
-        await seen(sights, lambda sight: uuids(sight) == [uuid])
-        await seen(sights, lambda sight: uuids(sight) == [uuid])
+    async with looking(tmp_path) as (readings, _):
+        await seen(readings, lambda reading: uuids(reading) == [uuid])
+        await seen(readings, lambda reading: uuids(reading) == [uuid])
 
 
 @pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlEventSetWait_v2"])
@@ -224,9 +227,9 @@ async def test_errors_that_cannot_be_listened_to_are_no_trouble_of_the_devices(
     [uuid] = script.gpus(1)
     script.error(function, 999)
     with capture_logs() as logs:
-        async with looking(tmp_path) as (sights, _):
-            await until(lambda: len(sights) > 9)
-    assert {(tuple(uuids(sight)), sight.trouble) for sight in sights} == {((uuid,), "")}
+        async with looking(tmp_path) as (readings, _):
+            await until(lambda: len(readings) > 9)
+    assert {(tuple(uuids(reading)), reading.trouble) for reading in readings} == {((uuid,), "")}
     assert [line["event"] for line in logs if "subscribe" in line["event"]] == ["Failed to subscribe to Xid errors"]
 
 
@@ -236,6 +239,6 @@ async def test_a_mistake_of_ours_is_no_healthy_device(
     """The thread goes on, and what it fails to see is unknown."""
     script.gpus(1)
     monkeypatch.setattr(nvidia, "read_usage", lambda: 1 / 0)
-    async with looking(tmp_path) as (sights, _):
-        sight = await seen(sights, lambda sight: sight.trouble)
-        assert sight.parts is None and "the agent failed" in sight.trouble
+    async with looking(tmp_path) as (readings, _):
+        reading = await seen(readings, lambda reading: reading.trouble)
+        assert reading.inventory is None and "the agent failed" in reading.trouble

@@ -3,6 +3,7 @@
 from prometheus_client import generate_latest
 
 from deviceshare.agent.metrics import AgentMetrics
+from deviceshare.domain.device_health.readings import Xid
 from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
 from deviceshare.domain.objects.usage import (
     DeviceProcess,
@@ -13,7 +14,6 @@ from deviceshare.domain.objects.usage import (
     TurnWaiter,
     Usage,
 )
-from deviceshare.loops.agent.ports import Xid
 
 GPU = "nvidia.com/gpu"
 HARDWARE = Hardware(

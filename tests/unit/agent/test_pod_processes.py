@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.agent.pod_processes import FRESH_SECONDS, PodProcesses
+from deviceshare.agent.process_table import FRESH_SECONDS, ProcessTable
 
 OWN, ONE, TWO = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "123")
 
@@ -20,7 +20,7 @@ class Processes:
         self.start(7, f"0::/kubepods/pod{OWN}/{'a' * 64}")
         (proc / "self").symlink_to("7")
         (proc / "meminfo").touch()
-        self.seen = PodProcesses(proc, lambda: self.time)
+        self.seen = ProcessTable(proc, lambda: self.time)
 
     def start(self, pid: int, cgroup: str) -> None:
         directory = self.proc / str(pid)

@@ -60,17 +60,15 @@ def test_a_wrong_flag_is_named(told: list[AgentSettings], flag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("enforce", "trespassers", "overusers"),
-    [("report", False, False), ("evict", True, True), ("evict-trespassers", True, False)],
+    ("enforce", "causes"),
+    [("report", ()), ("evict", ("trespass", "overuse")), ("evict-trespassers", ("trespass",))],
 )
-def test_who_is_evicted_is_one_setting(
-    told: list[AgentSettings], enforce: str, trespassers: bool, overusers: bool
-) -> None:
+def test_who_is_evicted_is_one_setting(told: list[AgentSettings], enforce: str, causes: tuple[str, ...]) -> None:
     """By default nobody; the tolerance and the grace period have defaults."""
     assert invoke(f"--enforce={enforce}", NODE_NAME="n1").exit_code == 0
 
     [chosen] = told
-    assert (chosen.evicts_trespassers, chosen.evicts_overusers) == (trespassers, overusers)
+    assert chosen.enforced == causes
     assert (chosen.overuse_tolerance, chosen.overuse_grace) == (10, 60)
 
 

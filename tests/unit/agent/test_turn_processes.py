@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.agent import turn_processes
-from deviceshare.agent.turn_processes import TurnProcesses, boot_and_namespace
-from deviceshare.domain.turns.standing import Witness
+from deviceshare.agent import process_table
+from deviceshare.agent.process_table import ProcessTable
+from deviceshare.domain.turns.program_queue import TurnProcess
 
 POD, OTHER = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
-WITNESS = Witness(500, 9000, POD)
+FIRST = TurnProcess(500, 9000, POD)
 RELAY = """
 import os, time
 until = time.monotonic() + 20
@@ -61,7 +62,7 @@ class FakeProc:
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProc:
     """With the node's first process, and one of another pod. The kernel knows of no other."""
-    monkeypatch.setattr(turn_processes, "_has_members", lambda _: False)
+    monkeypatch.setattr(process_table, "_has_members", lambda _: False)
     made = FakeProc(tmp_path)
     made.add(1, started=1, pod="")
     made.add(77, pod=OTHER)
@@ -73,12 +74,12 @@ async def test_a_process_is_found_by_its_number_in_the_container(proc: FakeProc)
     proc.add(500, inside=7)
     proc.add(600, inside=7, started=9001)
     proc.add(700, inside=7, pod=OTHER)
-    found = TurnProcesses(proc.root)
+    found = ProcessTable(proc.root)
 
-    assert await found.witness(POD, 7, 9000) == WITNESS
-    assert await found.witness(POD, 8, 9000) is None
-    assert await found.witness(POD, 7, 9002) is None
-    assert await found.witness(OTHER, 500, 9000) is None
+    assert await found.find(POD, 7, 9000) == FIRST
+    assert await found.find(POD, 8, 9000) is None
+    assert await found.find(POD, 7, 9002) is None
+    assert await found.find(OTHER, 500, 9000) is None
 
 
 async def test_a_process_cannot_choose_its_number_by_its_name(proc: FakeProc) -> None:
@@ -87,22 +88,22 @@ async def test_a_process_cannot_choose_its_number_by_its_name(proc: FakeProc) ->
     proc.add(600, inside=9)
     for end in ("\r", "\x0b", "\x1c"):
         (proc.root / "600/status").write_bytes(f"Name:\t{end}NSpid:\t7\nNSpid:\t600\t9\n".encode())
-        assert await TurnProcesses(proc.root).witness(POD, 7, 9000) == WITNESS
+        assert await ProcessTable(proc.root).find(POD, 7, 9000) == FIRST
 
 
-async def test_where_processes_are_hidden_none_is_a_witness(proc: FakeProc) -> None:
+async def test_where_processes_are_hidden_none_is_found(proc: FakeProc) -> None:
     """By hidepid or SELinux, which hide the node's first one as well: it would seem to have ended once it is hidden."""
     proc.add(500, inside=7)
     proc.remove(1)
-    assert await TurnProcesses(proc.root).witness(POD, 7, 9000) is None
-    assert boot_and_namespace(proc.root) == ("", "")
+    assert await ProcessTable(proc.root).find(POD, 7, 9000) is None
+    assert (ProcessTable(proc.root).boot_id, ProcessTable(proc.root).namespace) == ("", "")
 
 
-async def test_two_that_cannot_be_told_apart_are_no_witness(proc: FakeProc) -> None:
+async def test_two_that_cannot_be_told_apart_are_not_found(proc: FakeProc) -> None:
     """In two containers of the pod, started in the same hundredth of a second."""
     proc.add(500, inside=7)
     proc.add(501, inside=7)
-    assert await TurnProcesses(proc.root).witness(POD, 7, 9000) is None
+    assert await ProcessTable(proc.root).find(POD, 7, 9000) is None
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ async def test_a_turn_has_ended_with_the_last_of_its_processes(
     """Its own, or any of its group or session; the dead don't count, nor do those that got its number."""
     for pid, more in left:
         proc.add(pid, **more)  # type: ignore[arg-type]
-    assert await TurnProcesses(proc.root).ended([WITNESS]) == ({WITNESS} if ended else set())
+    assert await ProcessTable(proc.root).ended([FIRST]) == ({FIRST} if ended else set())
 
 
 @pytest.mark.parametrize(
@@ -138,14 +139,14 @@ async def test_a_group_that_the_kernel_knows_of_has_ended_if_it_is_seen_to_be_de
     proc: FakeProc, monkeypatch: pytest.MonkeyPatch, left: list[tuple[int, dict[str, str | int]]], ended: bool
 ) -> None:
     """Else its process was started while /proc was read."""
-    monkeypatch.setattr(turn_processes, "_has_members", lambda _: True)
+    monkeypatch.setattr(process_table, "_has_members", lambda _: True)
     for pid, more in left:
         proc.add(pid, **more)  # type: ignore[arg-type]
-    assert await TurnProcesses(proc.root).ended([WITNESS]) == ({WITNESS} if ended else set())
+    assert await ProcessTable(proc.root).ended([FIRST]) == ({FIRST} if ended else set())
 
 
-class OfOnePod(TurnProcesses):
-    def _pod_of(self, pid: int) -> str:
+class OfOnePod(ProcessTable):
+    def _pod_of(self, pid: int | str) -> str:
         return POD if (self._proc / str(pid)).exists() else ""
 
 
@@ -163,14 +164,14 @@ async def test_a_turn_goes_on_from_process_to_process(relay: int) -> None:
     """However fast: each look lists the processes, and reads of each that is still there."""
     found = OfOnePod(Path("/proc"))
     for _ in range(25):
-        assert await found.ended([Witness(relay, 1, POD)]) == set()
+        assert await found.ended([TurnProcess(relay, 1, POD)]) == set()
 
 
 async def test_where_nothing_is_seen_nothing_has_ended(tmp_path: Path) -> None:
     """As if /proc were not there."""
-    found = TurnProcesses(tmp_path / "none")
-    assert await found.ended([WITNESS]) == set()
-    assert await found.witness(POD, 7, 9000) is None
+    found = ProcessTable(tmp_path / "none")
+    assert await found.ended([FIRST]) == set()
+    assert await found.find(POD, 7, 9000) is None
 
 
 async def test_a_file_that_is_no_stat_is_passed_over(proc: FakeProc) -> None:
@@ -181,7 +182,7 @@ async def test_a_file_that_is_no_stat_is_passed_over(proc: FakeProc) -> None:
     (proc.root / "501" / "stat").write_text("")
     (proc.root / "77" / "stat").unlink()
     proc.remove(500)
-    assert await TurnProcesses(proc.root).ended([WITNESS]) == {WITNESS}
+    assert await ProcessTable(proc.root).ended([FIRST]) == {FIRST}
 
 
 def test_a_namespace_is_named_by_its_first_process(proc: FakeProc) -> None:
@@ -190,18 +191,25 @@ def test_a_namespace_is_named_by_its_first_process(proc: FakeProc) -> None:
     boot = proc.root / "sys/kernel/random"
     boot.mkdir(parents=True)
     (boot / "boot_id").write_text("b1\n")
-    assert boot_and_namespace(proc.root) == ("b1", "12")
+    assert (ProcessTable(proc.root).boot_id, ProcessTable(proc.root).namespace) == ("b1", "12")
+
+
+def test_the_kernel_names_its_run() -> None:
+    """The same for every reader until the node reboots."""
+    boot_id = ProcessTable(Path("/proc")).boot_id
+    assert re.fullmatch(r"[0-9a-f-]{36}", boot_id)
+    assert boot_id == ProcessTable(Path("/proc")).boot_id
 
 
 async def test_all_that_connect_at_once_are_served_together(proc: FakeProc) -> None:
     """As after an agent's restart; one that has gone meanwhile disturbs nobody."""
     for number in range(50):
         proc.add(1000 + number, inside=number + 2, started=number)
-    found = TurnProcesses(proc.root)
-    asked = [asyncio.create_task(found.witness(POD, number + 2, number)) for number in range(50)]
+    found = ProcessTable(proc.root)
+    asked = [asyncio.create_task(found.find(POD, number + 2, number)) for number in range(50)]
     await asyncio.sleep(0)
     asked[7].cancel()
     results = await asyncio.gather(*asked, return_exceptions=True)
 
     assert isinstance(results.pop(7), asyncio.CancelledError)
-    assert {each.pid for each in results if isinstance(each, Witness)} == {1000 + n for n in range(50) if n != 7}
+    assert {each.pid for each in results if isinstance(each, TurnProcess)} == {1000 + n for n in range(50) if n != 7}

@@ -9,7 +9,7 @@ import pytest
 
 from deviceshare.cli.recover import lift
 from deviceshare.domain import contract
-from deviceshare.domain.device_health.examination import findings_of, reported_repaired
+from deviceshare.domain.device_health.examination import reported_repaired
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Conflict, Forbidden
@@ -51,7 +51,7 @@ async def agent(cluster: LiveCluster) -> None:
     assert ledger is not None
     parts = [
         msgspec.structs.replace(part, unhealthy="", since="")
-        if f"{part.uuid}@{part.since}" in findings_of(said(cluster))
+        if f"{part.uuid}@{part.since}" in said(cluster).split(",")
         else part
         for part in ledger.hardware.devices
     ]

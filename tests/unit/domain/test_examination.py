@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from deviceshare.domain.device_health.examination import LOST, SILENT, Examination, examine, finding, findings_of
+from deviceshare.domain import contract
+from deviceshare.domain.device_health.examination import LOST, SILENT, Change, examine, finding, reported_repaired
+from deviceshare.domain.device_health.readings import Inventory, Reading
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
+from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 
 GPU = "nvidia.com/gpu"
 A, B = Part(GPU, 0, "GPU-a", model="H100"), Part(GPU, 1, "GPU-b", model="H100")
@@ -25,16 +29,11 @@ def look(
     boot_id: str = "boot-1",
     faults: Mapping[str, str] | None = None,
     dealt_with: str = "",
-) -> Examination:
+) -> tuple[list[Part], list[Change]]:
     """What `examine` makes of the devices that are seen."""
-    return examine(
-        known,
-        None if silent else seen,
-        boot_id=boot_id,
-        faults=faults or {},
-        dealt_with=findings_of(dealt_with),
-        now=NOW,
-    )
+    reading = Reading(None if silent else Inventory("550", list(seen), [], {}), boot_id=boot_id)
+    hardware, changes = examine(known, reading, faults=faults or {}, repaired=dealt_with.split(), now=NOW)
+    return hardware.devices, changes
 
 
 def report(*parts: Part, boot_id: str = "boot-1") -> Hardware:
@@ -43,99 +42,106 @@ def report(*parts: Part, boot_id: str = "boot-1") -> Hardware:
 
 def test_new_devices_are_healthy_and_no_news() -> None:
     """In the driver's order, whatever order it tells them in."""
-    assert look(NO_HARDWARE, B, A) == Examination([A, B], [])
+    assert look(NO_HARDWARE, B, A) == ([A, B], [])
 
 
 def test_a_fault_marks_its_device_alone() -> None:
     """With its reason and the time by which a person can name it."""
-    found = look(report(A, B), A, B, faults={"GPU-a": XID})
+    parts, changes = look(report(A, B), A, B, faults={"GPU-a": XID})
 
-    assert found.parts == [replace(A, unhealthy=XID, since=NOW), B]
-    assert [change.part.unhealthy for change in found.changes] == [XID]
+    assert parts == [replace(A, unhealthy=XID, since=NOW), B]
+    assert [change.part.unhealthy for change in changes] == [XID]
 
 
 def test_a_mark_stays_while_nothing_happens() -> None:
     """A broken device looks well to the driver."""
-    assert look(report(BROKEN, B), A, B) == Examination([BROKEN, B], [])
+    assert look(report(BROKEN, B), A, B) == ([BROKEN, B], [])
 
 
 def test_a_device_that_is_not_shown_any_more_is_written_down_as_lost() -> None:
     """With what the driver said last: people have to find the right card."""
-    found = look(report(A, B), B)
+    parts, _ = look(report(A, B), B)
 
-    assert found.parts == [replace(A, unhealthy=LOST, since=NOW, lost=True), B]
-    assert look(report(*found.parts), B) == Examination(found.parts, [])
+    assert parts == [replace(A, unhealthy=LOST, since=NOW, lost=True), B]
+    assert look(report(*parts), B) == (parts, [])
 
 
 def test_a_lost_device_that_is_shown_again_was_reset() -> None:
     """However it was found broken before it was lost."""
-    found = look(report(replace(BROKEN, lost=True), B), A, B)
+    parts, changes = look(report(replace(BROKEN, lost=True), B), A, B)
 
-    assert found.parts == [A, B]
-    assert [change.sign for change in found.changes] == ["the driver shows it again"]
+    assert parts == [A, B]
+    assert [change.sign for change in changes] == ["the driver shows it again"]
 
 
 def test_a_reboot_heals_what_is_shown_and_no_more() -> None:
     """A device that is still not there is found lost anew."""
-    assert look(report(BROKEN, B), A, B, boot_id="boot-2").parts == [A, B]
-    found = look(report(replace(BROKEN, lost=True), B), B, boot_id="boot-2")
-    assert found.parts[0] == replace(A, unhealthy=LOST, since=NOW, lost=True)
+    assert look(report(BROKEN, B), A, B, boot_id="boot-2")[0] == [A, B]
+    parts, _ = look(report(replace(BROKEN, lost=True), B), B, boot_id="boot-2")
+    assert parts[0] == replace(A, unhealthy=LOST, since=NOW, lost=True)
 
 
 def test_an_unknown_boot_is_no_reboot() -> None:
     """Neither now nor in the last report."""
-    assert look(report(BROKEN), A, boot_id="").parts == [BROKEN]
-    assert look(report(BROKEN, boot_id=""), A).parts == [BROKEN]
+    assert look(report(BROKEN), A, boot_id="")[0] == [BROKEN]
+    assert look(report(BROKEN, boot_id=""), A)[0] == [BROKEN]
 
 
 def test_a_person_deals_with_one_finding_and_not_with_the_next() -> None:
     """The annotation may stay for ever."""
-    said = f"GPU-b@{THEN}, {finding(BROKEN)}"
+    said = f"GPU-b@{THEN} {finding(BROKEN)}"
 
-    assert look(report(BROKEN), A, dealt_with=said).parts == [A]
-    assert look(report(BROKEN), A, dealt_with=f"GPU-a@{NOW}").parts == [BROKEN]
-    assert look(report(A), A, faults={"GPU-a": XID}, dealt_with=said).parts == [replace(BROKEN, since=NOW)]
+    assert look(report(BROKEN), A, dealt_with=said)[0] == [A]
+    assert look(report(BROKEN), A, dealt_with=f"GPU-a@{NOW}")[0] == [BROKEN]
+    assert look(report(A), A, faults={"GPU-a": XID}, dealt_with=said)[0] == [replace(BROKEN, since=NOW)]
 
 
 def test_a_fault_is_newer_than_the_sign_seen_with_it() -> None:
     """Nobody has dealt with it yet."""
-    found = look(report(BROKEN), A, faults={"GPU-a": "Xid 48: DBE"}, dealt_with=finding(BROKEN))
+    parts, changes = look(report(BROKEN), A, faults={"GPU-a": "Xid 48: DBE"}, dealt_with=finding(BROKEN))
 
-    assert found.parts == [replace(A, unhealthy="Xid 48: DBE", since=NOW)]
-    assert [change.sign for change in found.changes] == [""]
+    assert parts == [replace(A, unhealthy="Xid 48: DBE", since=NOW)]
+    assert [change.sign for change in changes] == [""]
 
 
 def test_a_device_that_was_taken_out_can_be_struck_off() -> None:
     """By the annotation, as long as the driver shows others: one that shows none may have lost its eyes only."""
     gone = replace(BROKEN, lost=True)
 
-    assert look(report(gone, B), B, dealt_with=finding(gone)).parts == [B]
-    assert look(report(gone), dealt_with=finding(gone)).parts == [replace(A, unhealthy=LOST, since=NOW, lost=True)]
+    assert look(report(gone, B), B, dealt_with=finding(gone))[0] == [B]
+    assert look(report(gone), dealt_with=finding(gone))[0] == [replace(A, unhealthy=LOST, since=NOW, lost=True)]
 
 
 def test_a_silent_driver_closes_all_its_devices_until_it_speaks() -> None:
     """What was broken before is broken after: that the driver is back says nothing about a reset."""
-    found = look(report(BROKEN, B), silent=True)
+    parts, _ = look(report(BROKEN, B), silent=True)
 
-    assert found.parts == [BROKEN, replace(B, unhealthy=SILENT, since=NOW, lost=True)]
-    assert look(report(*found.parts), A, B).parts == [BROKEN, B]
+    assert parts == [BROKEN, replace(B, unhealthy=SILENT, since=NOW, lost=True)]
+    assert look(report(*parts), A, B)[0] == [BROKEN, B]
 
 
 def test_a_reboot_is_not_forgotten_while_the_driver_is_still_loading() -> None:
     """The report names the new boot at once, so its mark must go then or never."""
-    found = look(report(BROKEN), silent=True, boot_id="boot-2")
+    parts, _ = look(report(BROKEN), silent=True, boot_id="boot-2")
 
-    assert look(report(*found.parts, boot_id="boot-2"), A, boot_id="boot-2").parts == [A]
+    assert look(report(*parts, boot_id="boot-2"), A, boot_id="boot-2")[0] == [A]
 
 
 def test_an_index_may_move_under_a_mark() -> None:
     """The UUID is the device."""
     moved = replace(A, index=1)
 
-    assert look(report(BROKEN, B), replace(B, index=0), moved).parts == [
+    assert look(report(BROKEN, B), replace(B, index=0), moved)[0] == [
         replace(B, index=0),
         replace(moved, unhealthy=XID, since=THEN),
     ]
+
+
+def test_repairs_are_reported_by_the_annotation_or_the_status() -> None:
+    """People write blanks between findings, and a comma after the last."""
+    metadata = ObjectMeta(annotations={contract.RECOVERED: f" GPU-b@{THEN}, {finding(BROKEN)},"})
+    ledger = NodeDevices(metadata, status=LedgerStatus(recovered=["GPU-c@then"]))
+    assert reported_repaired(ledger) == {f"GPU-b@{THEN}", finding(BROKEN), "GPU-c@then"}
 
 
 class Marks(RuleBasedStateMachine):
@@ -189,28 +195,23 @@ class Marks(RuleBasedStateMachine):
         self.looks += 1
         seen = [Part(GPU, index, uuid) for index, uuid in enumerate(sorted(self.there))]
         returned = {part.uuid for part in self.report.devices if part.lost and part.uuid in self.there}
-        found = examine(
-            self.report,
-            None if self.silent else seen,
-            boot_id=f"boot-{self.boot}",
-            faults=self.faults,
-            dealt_with=self.said,
-            now=f"second {self.looks}",
-        )
-        healthy = {part.uuid for part in found.parts if not part.unhealthy}
+        reading = Reading(None if self.silent else Inventory("550", seen, [], {}), boot_id=f"boot-{self.boot}")
+        now = f"second {self.looks}"
+        report, changes = examine(self.report, reading, faults=self.faults, repaired=self.said, now=now)
+        healthy = {part.uuid for part in report.devices if not part.unhealthy}
         shown = set() if self.silent else self.there
 
         assert healthy <= shown, "what nobody sees is never handed out"
         assert not healthy & self.faults.keys(), "every fault marks"
         assert healthy & self.broken <= self.signed | returned, "a mark goes by a sign only"
         assert shown - healthy <= self.broken | self.faults.keys(), "nothing else marks what is there"
-        stayed = {part.uuid for part in found.parts}
+        stayed = {part.uuid for part in report.devices}
         assert self.broken - stayed <= self.signed, "nothing is struck off without being told"
-        changed = {change.part.uuid for change in found.changes}
+        changed = {change.part.uuid for change in changes}
         assert (self.broken & healthy) | (self.faults.keys() & stayed) <= changed, "people hear of every change"
 
-        self.broken = {part.uuid for part in found.parts if part.unhealthy}
-        self.report = Hardware(boot_id=f"boot-{self.boot}", devices=found.parts)
+        self.broken = {part.uuid for part in report.devices if part.unhealthy}
+        self.report = report
         self.faults = {}
         self.signed = set()
 

@@ -17,6 +17,7 @@ from msgspec.structs import fields
 from deviceshare.doctor.kinds import NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import objects
 from deviceshare.domain.admission.drafts import Draft
+from deviceshare.domain.device_health.containers import NodePod
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import Node
@@ -28,7 +29,6 @@ from deviceshare.kube.api import Page
 from deviceshare.kube.discovery import Resources, Version
 from deviceshare.kube.refusals import ApiStatus
 from deviceshare.kube.stream import WatchEvent
-from deviceshare.loops.agent.ports import NodePod
 from deviceshare.loops.kinds import Event, Lease, Secret, WebhookConfiguration
 from deviceshare.web.extender_api import Arguments, Binding
 from deviceshare.web.review import ReviewRequest

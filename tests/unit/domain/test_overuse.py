@@ -9,15 +9,10 @@ from deviceshare.domain.device_health.overuse import (
     LEAST_TOLERANCE_MIB,
     LONGEST_PAUSE_SECONDS,
     OLDEST_READING_SECONDS,
-    Exceeder,
+    Overuses,
+    ShareUse,
     Streak,
-    bound,
-    exceeder,
-    exceeds,
-    is_over,
-    streaks,
 )
-from deviceshare.domain.device_health.share_uses import ShareUse
 from deviceshare.domain.objects.devices import Device
 from tests.unit.domain.objects import GPU
 
@@ -42,36 +37,36 @@ def test_the_tolerance_is_a_percentage_but_never_less_than_a_context(
     limit: int, containers: int, percent: int, most: int
 ) -> None:
     """Of each container: a framework's own limit doesn't count it."""
-    assert bound(use(0, limit, containers=containers), percent) == most
-    assert not exceeds(use(most, limit, containers=containers), percent)
-    assert exceeds(use(most + 1, limit, containers=containers), percent)
+    overuses = Overuses(percent)
+    assert overuses.bound(use(0, limit, containers=containers)) == most
+    assert overuses.take([use(most, limit, containers=containers)], 0.0, 0.0, "now") == []
+    above = use(most + 1, limit, containers=containers)
+    assert overuses.take([above], 5.0, 5.0, "now") == [above]
 
 
 def test_one_reading_within_the_bounds_ends_a_streak() -> None:
     """And the grace period starts again."""
-    mine = exceeder(use(20000))
-    first = streaks({}, [mine], 0.0)
-    second = streaks(first, [mine], 5.0)
-    assert second == {mine: Streak(0.0, 5.0, 2)}
-    assert streaks(second, [], 10.0) == {}
-    assert streaks(streaks(second, [], 10.0), [mine], 15.0) == {mine: Streak(15.0, 15.0)}
+    found, overuses = [], Overuses()
+    for at, used in ((0.0, 20000), (5.0, 20000), (10.0, 100), (15.0, 20000)):
+        overuses.take([use(used)], at, at, "now")
+        found.append(overuses.streaks.get(use(used).key))
+    assert found == [Streak(0.0, 0.0), Streak(0.0, 5.0, 2), None, Streak(15.0, 15.0)]
 
 
 def test_a_pause_between_readings_ends_a_streak() -> None:
     """Nobody knows what was used meanwhile. Nor does time that goes back count."""
-    mine = exceeder(use(20000))
     for at in (LONGEST_PAUSE_SECONDS + 0.1, -1.0):
-        assert streaks({mine: Streak(0.0, 0.0)}, [mine], at) == {mine: Streak(at, at)}
+        assert Streak(0.0, 0.0).next(at) == Streak(at, at)
 
 
 def test_an_old_reading_evicts_nobody() -> None:
     """It says nothing about now."""
     over = Streak(0.0, 60.0, 13)
-    assert is_over(over, grace=GRACE, now=60.0 + OLDEST_READING_SECONDS)
-    assert not is_over(over, grace=GRACE, now=60.1 + OLDEST_READING_SECONDS)
-    assert not is_over(over, grace=GRACE, now=59.0)
-    assert not is_over(Streak(0.0, 59.9, 12), grace=GRACE, now=60.0)
-    assert not is_over(Streak(0.0, 0.0, 1), grace=0.0, now=0.0)
+    assert over.is_over(GRACE, now=60.0 + OLDEST_READING_SECONDS)
+    assert not over.is_over(GRACE, now=60.1 + OLDEST_READING_SECONDS)
+    assert not over.is_over(GRACE, now=59.0)
+    assert not Streak(0.0, 59.9, 12).is_over(GRACE, now=60.0)
+    assert not Streak(0.0, 0.0, 1).is_over(0.0, now=0.0)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -79,17 +74,16 @@ def test_under_any_history_who_is_chosen_exceeded_in_every_reading_of_the_grace(
     """Judged from the whole history, which the streaks don't have. Each history chooses somebody, or none could."""
     rng = random.Random(seed)
     history: list[tuple[float, dict[str, int]]] = []
-    running: dict[Exceeder, Streak] = {}
+    overuses = Overuses(10)
     at, bad, chosen = 0.0, {"a": 0.97, "b": 0.9, "c": 0.0}, 0
     for _ in range(300):
         at += rng.choice([0.2, 5.0, 5.0, 5.0, 5.0, 14.0, 40.0 if rng.random() < 0.1 else 5.0])
         readings = {pod: rng.choice((11265, 16000)) if rng.random() < odds else 11264 for pod, odds in bad.items()}
         history.append((at, readings))
-        every = [use(used, pod=pod) for pod, used in readings.items()]
-        running = streaks(running, [exceeder(each) for each in every if exceeds(each, 10)], at)
+        overuses.take([use(used, pod=pod) for pod, used in readings.items()], at, at, "now")
         late = rng.choice([0.0, 3.0, 30.0])
-        for (pod, *_), streak in running.items():
-            if not is_over(streak, grace=GRACE, now=at + late):
+        for (pod, *_), streak in overuses.streaks.items():
+            if not streak.is_over(GRACE, now=at + late):
                 continue
             chosen += 1
             assert late <= OLDEST_READING_SECONDS and pod != "c"

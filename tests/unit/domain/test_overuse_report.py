@@ -2,9 +2,12 @@
 
 from msgspec.structs import replace
 
-from deviceshare.domain.device_health.overuse import Exceeder, Streak, exceeder, exceeds, streaks
-from deviceshare.domain.device_health.overuse_report import AMOUNTS_SECONDS, OVER_SECONDS, OveruseReport
-from deviceshare.domain.device_health.share_uses import ShareUse
+from deviceshare.domain.device_health.overuse import (
+    AMOUNTS_SECONDS,
+    OVER_SECONDS,
+    Overuses,
+    ShareUse,
+)
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import MAX_OVERUSES, Overuse
 from tests.unit.domain.objects import GPU
@@ -21,7 +24,7 @@ class Readings:
     """An agent's readings, five seconds apart."""
 
     def __init__(self) -> None:
-        self.report = OveruseReport()
+        self.report = Overuses()
         self.now = 0.0
         self.writes = 0
         self.restart()
@@ -29,18 +32,15 @@ class Readings:
     def restart(self) -> None:
         """The next agent, which knows only what was reported."""
         rows = self.report.rows
-        self.report = OveruseReport()
+        self.report = Overuses(10)
         self.report.remember(rows)
-        self._streaks: dict[Exceeder, Streak] = {}
 
     def read(self, *uses: ShareUse, times: int = 1) -> list[Overuse]:
         """What is reported after this was read so many times."""
         for _ in range(times):
             self.now += 5.0
-            rows = [(each, exceeds(each, 10)) for each in uses]
-            self._streaks = streaks(self._streaks, {exceeder(each) for each, over in rows if over}, self.now)
             before = self.report.rows
-            self.report.update(rows, self._streaks, self.now, f"at {self.now:.0f}")
+            self.report.take(uses, self.now, self.now, f"at {self.now:.0f}")
             self.writes += self.report.rows != before
         return self.report.rows
 

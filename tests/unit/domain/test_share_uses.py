@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import msgspec
-
-from deviceshare.domain.device_health.share_uses import share_uses
-from deviceshare.domain.device_health.trespasses import Occupant, trespassers
+from deviceshare.domain.device_health.containers import ControlGroup, NodeContainer, NodeProcess, ProcessUse
+from deviceshare.domain.device_health.overuse import share_uses
+from deviceshare.domain.device_health.trespasses import trespassers
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
@@ -32,15 +31,16 @@ def pod(name: str, *shares: Share, within: str = "") -> Claim:
     return Claim(pod=f"ns/{name}", shares=list(shares), within=within)
 
 
-def process(device: Device, uid: str, container: str, memory: int, holder: str = "") -> Occupant:
-    return Occupant(device, 1, "python", f"ns/{uid}", uid, holder or uid, uid, container=container, memory_mib=memory)
+def process(device: Device, uid: str, container: str, memory: int, holder: str = "") -> NodeProcess:
+    use = ProcessUse(1, memory, "python", group=ControlGroup(uid))
+    return NodeProcess(device, use, NodeContainer(f"ns/{uid}", uid, container, holder or uid))
 
 
-def rows(ledger: NodeDevices, *occupants: Occupant) -> list[tuple[str, str, int, int, int]]:
+def rows(ledger: NodeDevices, *processes: NodeProcess) -> list[tuple[str, str, int, int, int]]:
     """Pod, container, device, used and limit."""
     return [
         (use.pod_uid, use.container, use.device.index, use.used_mib, use.limit_mib)
-        for use in share_uses(ledger, occupants)
+        for use in share_uses(ledger, processes)
     ]
 
 
@@ -123,7 +123,7 @@ def test_sharers_of_a_device_do_not_trespass_and_everybody_else_does() -> None:
         process(FIRST, "member", "main", 1, "g"),
         process(FIRST, "liar", "main", 1, "a"),
         process(SECOND, "a", "main", 1),
-        msgspec.structs.replace(process(FIRST, "", "", 1), cgroup_uid=""),
+        NodeProcess(FIRST, ProcessUse(1, 1, "python")),
     ]
 
     assert trespassers(ledger, [*fine, *strange]) == strange

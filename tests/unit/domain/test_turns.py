@@ -4,10 +4,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deviceshare.domain.turns.arena import Arena, Seating
-from deviceshare.domain.turns.bid import BadBid, Bid, bid_of
-from deviceshare.domain.turns.lease import LEASE_SEEN, LEASE_UNSEEN, grace
-from deviceshare.domain.turns.standing import Player, Witness
+from deviceshare.domain.turns.program_queue import (
+    LEASE_SEEN,
+    LEASE_UNSEEN,
+    Program,
+    ProgramQueue,
+    QueueName,
+    TurnProcess,
+    grace,
+)
+from deviceshare.domain.turns.turn_client import BadTurnRequest, TurnRequest, turn_request
 from tests.unit.domain.turn_histories import History
 
 STEPS = (
@@ -69,91 +75,97 @@ def test_every_waiting_program_gets_the_turn_in_the_end(sight: bool, records: bo
             assert history.given == expected
 
 
-def player(name: str, priority: int = 0, seconds: float = 0.0, *, seen: bool = False) -> Player:
-    return Player("pod", name, f"ns/{name}", priority, seconds, Witness(1, 1, "pod") if seen else None)
+TEAM = QueueName("group/1", "team")
 
 
-def join(arena: Arena, who: Player, connection: int, now: float, *, waited: float = 0.0, held: bool = False) -> Seating:
+def program(name: str, priority: int = 0, seconds: float = 0.0, *, seen: bool = False) -> Program:
+    return Program("pod", name, f"ns/{name}", priority, seconds, TurnProcess(1, 1, "pod") if seen else None)
+
+
+def join(
+    queue: ProgramQueue, who: Program, connection: int, now: float, *, waited: float = 0.0, held: bool = False
+) -> bool:
     """Joins, and gives the turn if it can be given."""
-    answer = arena.join(who, connection, now, waited=waited, held=held, lease=LEASE_UNSEEN)
-    give(arena, now)
+    answer = queue.join(who, connection, now, waited=waited, held=held, lease=LEASE_UNSEEN)
+    give(queue, now)
     return answer
 
 
-def give(arena: Arena, now: float) -> str:
+def give(queue: ProgramQueue, now: float) -> str:
     """To whom the turn was given, by name; "" for nobody."""
-    waiting = arena.next(now)
-    return arena.give(waiting, now, LEASE_UNSEEN).player.token if waiting else ""
+    waiting = queue.next(now)
+    return queue.give(waiting, now, LEASE_UNSEEN).program.token if waiting else ""
 
 
 def test_the_next_one_has_the_highest_priority_and_then_waits_longest() -> None:
     """Also after it had to connect again."""
-    arena = Arena()
-    join(arena, player("first"), 1, 0)
-    join(arena, player("young"), 2, 30)
-    join(arena, player("returned"), 3, 31, waited=25)
-    join(arena, player("urgent", 5), 4, 40)
+    queue = ProgramQueue(TEAM)
+    join(queue, program("first"), 1, 0)
+    join(queue, program("young"), 2, 30)
+    join(queue, program("returned"), 3, 31, waited=25)
+    join(queue, program("urgent", 5), 4, 40)
     for gone, then in (("first", "urgent"), ("urgent", "returned"), ("returned", "young")):
-        arena.release(("pod", gone))
-        assert give(arena, 50) == then
+        queue.release(("pod", gone))
+        assert give(queue, 50) == then
 
 
 def test_a_lost_turn_that_nobody_sees_is_given_after_its_grace_and_not_before() -> None:
     """Counted from the last heartbeat."""
-    arena = Arena()
-    join(arena, player("lost"), 1, 0)
-    join(arena, player("next"), 2, 0)
-    arena.beat(100)
-    arena.leave(("pod", "lost"), 1)
+    queue = ProgramQueue(TEAM)
+    join(queue, program("lost"), 1, 0)
+    join(queue, program("next"), 2, 0)
+    queue.beat(100)
+    queue.leave(("pod", "lost"), 1)
 
-    assert give(arena, 100 + grace(LEASE_UNSEEN)) == ""
-    assert give(arena, 100.1 + grace(LEASE_UNSEEN)) == "next"
+    assert give(queue, 100 + grace(LEASE_UNSEEN)) == ""
+    assert give(queue, 100.1 + grace(LEASE_UNSEEN)) == "next"
 
 
 def test_a_lost_turn_whose_processes_are_seen_waits_for_their_end() -> None:
     """However long that takes: a program that was stopped may go on."""
-    arena = Arena()
-    join(arena, player("lost", seen=True), 1, 0)
-    join(arena, player("next"), 2, 0)
-    arena.leave(("pod", "lost"), 1)
+    queue = ProgramQueue(TEAM)
+    join(queue, program("lost", seen=True), 1, 0)
+    join(queue, program("next"), 2, 0)
+    queue.leave(("pod", "lost"), 1)
 
-    assert give(arena, 10**6) == ""
-    arena.ended(("pod", "lost"))
-    assert give(arena, 10**6) == "next"
+    assert give(queue, 10**6) == ""
+    queue.ended(("pod", "lost"))
+    assert give(queue, 10**6) == "next"
 
 
 def test_a_holder_that_comes_back_still_has_the_turn() -> None:
     """On a second connection, too, before the first is known to be lost; the end of the first then means nothing."""
-    arena = Arena()
-    join(arena, player("holder"), 1, 0)
-    assert join(arena, player("holder"), 2, 5, held=True) is Seating.TURN
-    arena.leave(("pod", "holder"), 1)
-    join(arena, player("next"), 3, 6)
+    queue = ProgramQueue(TEAM)
+    join(queue, program("holder"), 1, 0)
+    assert join(queue, program("holder"), 2, 5, held=True)
+    queue.leave(("pod", "holder"), 1)
+    join(queue, program("next"), 3, 6)
 
-    assert arena.holding is not None and arena.holding.connection == 2
-    assert give(arena, 10**6) == ""
+    assert queue.turn is not None and queue.turn.connection == 2
+    assert give(queue, 10**6) == ""
 
 
 def test_who_says_it_has_a_turn_that_another_has_is_told_to_end() -> None:
     """And one that nobody has: it was given up for lost."""
-    arena = Arena()
-    assert join(arena, player("late"), 1, 0, held=True) is Seating.GONE
-    join(arena, player("holder"), 2, 0)
-    assert join(arena, player("late"), 3, 1, held=True) is Seating.GONE
-    assert arena.holding is not None and arena.holding.player.token == "holder"
+    queue = ProgramQueue(TEAM)
+    assert not join(queue, program("late"), 1, 0, held=True)
+    join(queue, program("holder"), 2, 0)
+    assert not join(queue, program("late"), 3, 1, held=True)
+    assert queue.turn is not None and queue.turn.program.token == "holder"
 
 
 def test_an_agent_without_a_record_waits_for_the_former_holder() -> None:
     """Until it comes back or its grace has passed."""
-    arena = Arena(closed_until=50)
-    join(arena, player("next"), 1, 10)
-    assert arena.holding is None
-    assert join(arena, player("former"), 2, 20, held=True) is Seating.TURN
-    arena.release(("pod", "former"))
-    assert give(arena, 21) == "next"
+    queue = ProgramQueue(TEAM, closed_until=50)
+    join(queue, program("next"), 1, 10)
+    assert queue.waiting and not queue.turn
+    assert join(queue, program("former"), 2, 20, held=True)
+    assert [each.program.token for each in queue.waiting] == ["next"]
+    queue.release(("pod", "former"))
+    assert give(queue, 21) == "next"
 
-    idle = Arena(closed_until=50)
-    join(idle, player("next"), 1, 10)
+    idle = ProgramQueue(TEAM, closed_until=50)
+    join(idle, program("next"), 1, 10)
     assert give(idle, 49.9) == ""
     assert give(idle, 50) == "next"
 
@@ -161,32 +173,32 @@ def test_an_agent_without_a_record_waits_for_the_former_holder() -> None:
 def test_a_former_holder_that_comes_back_goes_on_for_the_lease_that_it_was_told() -> None:
     """By an agent that saw its processes; the next one doesn't, and has no record."""
     closed = grace(LEASE_SEEN)
-    first, second = Player("pod", "first"), Player("pod", "second")
+    first, second = Program("pod", "first"), Program("pod", "second")
     for ended, then in ((False, closed), (True, 2.0)):
-        arena = Arena(closed)
-        assert arena.join(first, 1, 1.0, waited=0, held=True, lease=LEASE_UNSEEN) is Seating.TURN
-        arena.join(second, 2, 1.0, waited=0, held=False, lease=LEASE_UNSEEN)
+        queue = ProgramQueue(TEAM, closed)
+        assert queue.join(first, 1, 1.0, waited=0, held=True, lease=LEASE_UNSEEN)
+        queue.join(second, 2, 1.0, waited=0, held=False, lease=LEASE_UNSEEN)
         if ended:
-            arena.release(first.key)
+            queue.release(first.key)
         else:
-            arena.leave(first.key, 1)
-            assert arena.next(closed - 1.0) is None
-        found = arena.next(then)
-        assert found is not None and found.player is second
+            queue.leave(first.key, 1)
+            assert queue.next(closed - 1.0) is None
+        found = queue.next(then)
+        assert found is not None and found.program is second
 
 
 def test_a_slice_ends_when_others_wait() -> None:
     """The holder is asked once, and not while nobody waits."""
-    arena = Arena()
-    join(arena, player("long", seconds=10), 1, 0)
-    assert arena.ask(60) is None
-    join(arena, player("next"), 2, 60)
-    assert arena.ask(60) is not None
-    assert arena.ask(61) is None
+    queue = ProgramQueue(TEAM)
+    join(queue, program("long", seconds=10), 1, 0)
+    assert queue.ask(60) is None
+    join(queue, program("next"), 2, 60)
+    assert queue.ask(60) is not None
+    assert queue.ask(61) is None
 
-    eager = Arena()
-    join(eager, player("short", seconds=10), 1, 0)
-    join(eager, player("next"), 2, 0)
+    eager = ProgramQueue(TEAM)
+    join(eager, program("short", seconds=10), 1, 0)
+    join(eager, program("next"), 2, 0)
     assert eager.ask(9.9) is None
     assert eager.ask(10) is not None
 
@@ -205,13 +217,13 @@ def test_a_slice_ends_when_others_wait() -> None:
         ({"token": TOKEN, "pod": "another"}, "pod"),
     ],
 )
-def test_a_bad_bid_is_refused_with_the_parameter(query: dict[str, str], named: str) -> None:
+def test_a_bad_request_is_refused_with_the_parameter(query: dict[str, str], named: str) -> None:
     """And what it may be."""
-    with pytest.raises(BadBid, match=named):
-        bid_of(query)
+    with pytest.raises(BadTurnRequest, match=named):
+        turn_request(query)
 
 
-def test_a_bid_is_read_and_bounded() -> None:
+def test_a_request_is_read_and_bounded() -> None:
     """A wait of years is one of a month: it only decides who is next."""
     query = {
         "token": TOKEN,
@@ -222,4 +234,4 @@ def test_a_bid_is_read_and_bounded() -> None:
         "waited": "9" * 12,
         "held": "1",
     }
-    assert bid_of(query) == Bid(TOKEN, 7, 123, -3, 60.0, 30 * 86400.0, held=True)
+    assert turn_request(query) == TurnRequest(TOKEN, 7, 123, -3, 60.0, 30 * 86400.0, held=True)

@@ -13,11 +13,10 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from grpclib.server import Server, Stream
 
-from deviceshare.kubelet.messages import STRING, messages
-from deviceshare.kubelet.pod_resources import MESSAGES, METHOD, Allocated, PodResourcesUnknown, allocations
+from deviceshare.kubelet import MESSAGES, METHOD, STRING, Allocated, PodResourcesUnknown, allocations, message_classes
 
 # As Kubernetes 1.37 has it, as far as it differs from what we read.
-NEWER = messages(
+NEWER = message_classes(
     "v1",
     {
         "ListPodResourcesRequest": {},
@@ -256,7 +255,7 @@ async def test_something_else_on_the_socket_is_told(socket: Path, said: bytes, t
 
 async def test_an_answer_that_is_no_message_is_told(socket: Path) -> None:
     """gRPC works, but what comes is of another schema: here a name where the list of pods should be."""
-    other = messages("v1", {"ListPodResourcesResponse": {1: (STRING, "name")}})
+    other = message_classes("v1", {"ListPodResourcesResponse": {1: (STRING, "name")}})
     answer = other["ListPodResourcesResponse"](name="\x0f not a message")  # field 1, of a wire type that doesn't exist
     async with kubelet(socket, always(answer), kinds=other):
         with pytest.raises(PodResourcesUnknown, match="does not serve the kubelet's pod-resources API"):

@@ -39,7 +39,7 @@ def test_a_machine_without_nvml_is_told_from_a_broken_one(no_library: dict[str, 
     """A process of its own: a library stays loaded."""
     code = "from deviceshare.nvidia import Driver; Driver().start()"
     done = subprocess.run([sys.executable, "-c", code], env=no_library, capture_output=True, text=True, check=False)
-    assert "deviceshare.nvidia.driver.NoLibrary: The library of NVIDIA's driver, libnvidia-ml.so.1" in done.stderr
+    assert "deviceshare.nvidia.NoLibrary: The library of NVIDIA's driver, libnvidia-ml.so.1" in done.stderr
 
 
 def test_the_tests_for_real_gpus_fail_where_there_is_none(no_library: dict[str, str]) -> None:

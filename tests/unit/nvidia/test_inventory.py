@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from deviceshare.domain.device_health.readings import Inventory
 from deviceshare.domain.objects.hardware import Part
-from deviceshare.nvidia import Driver, Inventory, read_inventory
-from deviceshare.nvidia.driver import read_pci
+from deviceshare.nvidia import Driver, _pci, read_inventory
 from tests.nvml import Script
 
 
@@ -66,7 +66,8 @@ def test_a_gpu_that_was_reset_is_read_again(script: Script, driver: Driver) -> N
     script.lose(uuids[0])
     assert len(read_inventory().devices) == 1
     script.find(uuids[0])
-    driver.restart()
+    driver.stop()
+    driver.start()
     assert [part.uuid for part in read_inventory().devices] == uuids
 
 
@@ -106,7 +107,7 @@ def test_a_gpu_whose_name_is_no_text_is_read_without_it(script: Script, driver: 
 @pytest.mark.parametrize("bus_id", ["", "N/A", "?:?"])
 def test_what_is_no_pci_address_is_none(bus_id: str) -> None:
     """Of a GPU that isn't on such a bus, or the other end of a link to something else."""
-    assert read_pci(lambda: SimpleNamespace(busId=bus_id)) == ""
+    assert _pci(lambda: SimpleNamespace(busId=bus_id)) == ""
 
 
 @pytest.mark.parametrize("text", ["-1\n", "", "?\n"])

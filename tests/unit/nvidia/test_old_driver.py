@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from deviceshare.domain.device_health.containers import ProcessUse
+from deviceshare.domain.device_health.readings import DeviceUse, Inventory
 from deviceshare.domain.objects.hardware import NUMA, NVLINK, SWITCH
-from deviceshare.nvidia import DeviceUse, Inventory, ProcessUse
 from tests.nvml import Script, build
 
 READ = """

@@ -1,6 +1,8 @@
 """Memory, utilisation and processes of GPUs."""
 
-from deviceshare.nvidia import DeviceUse, Driver, ProcessUse, read_usage
+from deviceshare.domain.device_health.containers import ProcessUse
+from deviceshare.domain.device_health.readings import DeviceUse
+from deviceshare.nvidia import Driver, read_usage
 from tests.nvml import Script
 
 

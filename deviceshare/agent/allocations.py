@@ -1,0 +1,124 @@
+"""The devices that vendors' device plugins allocated to pods, as the kubelet says, by the numbers and UIDs of both.
+
+Decisions rely on every pod being in it, so it is all or nothing: unless each device and each pod is identified, the
+allocations are unknown, and then only the device plugin allocates devices of the node.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+import structlog
+
+from deviceshare.domain import contract, vendors
+from deviceshare.domain.device_health.containers import NodePod
+from deviceshare.domain.objects.hardware import Allocation, Part
+from deviceshare.kubelet import Allocated, PodResourcesUnknown
+from deviceshare.loops.ports import Mirror
+
+log = structlog.get_logger(__name__)
+
+PERIOD_SECONDS = 5.0
+PATIENCE = 3
+"""Looks in a row that may be incomplete: the kubelet knows of a pod before its mirror does, or longer."""
+
+
+class _Incomplete(Exception):
+    """Something in the kubelet's answer is of a pod or a device that isn't known here; the text names it."""
+
+
+class Allocations:
+    """Asks the kubelet every few seconds while `run` runs."""
+
+    def __init__(
+        self,
+        kubelet: Callable[[], Awaitable[Iterable[Allocated]]] | None,
+        pods: Mirror[NodePod],
+        parts: Callable[[], Iterable[Part]],
+        changed: Callable[[], object],
+        placeholders: str = "",
+    ) -> None:
+        """`kubelet` says what plugins allocated, and raises PodResourcesUnknown; None where it isn't to be asked.
+
+        `parts` returns the devices as they were read last, `placeholders` is the namespace of placeholder pods, empty
+        where there are to be none.
+        """
+        self.placeholders = placeholders
+        self.known: list[Allocation] | None = None
+        self.asked = kubelet is None
+        """Whether `known` is more than nothing yet."""
+        self._kubelet = kubelet
+        self._pods = pods
+        self._parts = parts
+        self._changed = changed
+        self._incomplete = 0
+        self._trouble = ""
+
+    def remember(self, reported: list[Allocation] | None) -> None:
+        """Resumes from the report of the agent before this one, until the kubelet has been asked."""
+        if not self.asked:
+            self.known = reported
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    async def look(self) -> None:
+        if self._kubelet is None:
+            return
+        before, trouble = (self.asked, self.known), ""
+        try:
+            self.known = self._join(await self._kubelet())
+            self._incomplete = 0
+        except _Incomplete as error:
+            self._incomplete += 1
+            if self._incomplete >= PATIENCE:
+                self.known, trouble = None, str(error)
+            else:
+                trouble = self._trouble
+        except PodResourcesUnknown as error:
+            self.known, trouble = None, str(error)
+        self.asked = True
+        if trouble and trouble != self._trouble:
+            log.warning("Agent failed to learn the allocations of device plugins", trouble=trouble)
+        elif self._trouble and not trouble:
+            log.info("Agent learned the allocations of device plugins", allocations=len(self.known or ()))
+        self._trouble = trouble
+        if (self.asked, self.known) != before:
+            self._changed()
+
+    def _join(self, answer: Iterable[Allocated]) -> list[Allocation]:
+        numbers = {(part.resource, part.uuid): part.index for part in self._parts() if part.uuid}
+        earlier = {allocation.pod: allocation for allocation in self.known or ()}
+        joined = []
+        for allocated in answer:
+            if vendors.vendor_of(vendors.counted_as(allocated.resource)) is None:
+                continue
+            key = f"{allocated.namespace}/{allocated.name}"
+            pod = self._pods.get(key)
+            if pod and pod.finished:
+                continue  # its containers are over, the kubelet lists it until it is deleted
+            # In its own namespace only: else anybody could say which devices groups get.
+            labels = pod.metadata.labels if pod else {}
+            placeholder = allocated.namespace == self.placeholders and contract.PLACEHOLDER in labels
+            if placeholder and pod and pod.metadata.deletion_timestamp:
+                continue  # it reserves nothing any more, and for readers of the node's pods it is gone
+            # A pod that was deleted by force is in no mirror, while its containers may run on.
+            uid = pod.metadata.uid if pod else earlier[key].uid if key in earlier else ""
+            if not uid:
+                raise _Incomplete(f"pod {key} is not known")
+            indices = sorted({_number(numbers, allocated.resource, device) for device in allocated.device_ids})
+            joined.append(Allocation(key, uid, allocated.resource, indices, placeholder=placeholder))
+        return joined
+
+
+def _number(numbers: Mapping[tuple[str, str], int], resource: str, device: str) -> int:
+    """The index of a device by the plugin's name for it: UUID, `UUID::0` where pods share it in time, or index."""
+    name = device.partition("::")[0]
+    if name.isdecimal():
+        return int(name)
+    number = numbers.get((vendors.counted_as(resource), name))
+    if number is None:
+        raise _Incomplete(f"device {device} of {resource} is not known")
+    return number
