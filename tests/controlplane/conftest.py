@@ -1,4 +1,7 @@
-"""One real control plane for the whole test session; each test has a namespace and groups of its own.
+"""One real control plane for the whole test session; each test has a namespace, nodes and groups of its own.
+
+With pytest-xdist (`-n 4`) the processes of the tests share it: the process that hands out the tests starts and ends it.
+Tests that kill or hang its deviceshare have another one (`rough`), and follow one another.
 
 A missing binary fails the tests: a suite that passes because it didn't run is worse than none.
 """
@@ -8,38 +11,79 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deviceshare.domain.admission.modes import WEBHOOKS
-from deviceshare_sandbox import ENV, Options, Sandbox, running
+from deviceshare_sandbox import ENV, Layout, Options, Sandbox, running
+from tests import kubernetes_versions
 from tests.controlplane.pool import PATIENCE_SECONDS, Pool
-from tests.kubernetes_versions import pytest_collection_modifyitems, pytest_terminal_summary
+from tests.kubernetes_versions import pytest_terminal_summary
 
-__all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
+__all__ = ["pytest_terminal_summary"]
 
 Kubectl = Callable[..., str]
 
+_OPTIONS = Options(nodes=2, devices=4)
+_STARTED = pytest.StashKey[tuple[ExitStack, Sandbox]]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tells another process of the tests where their cluster is; starts it before the first."""
+    stash = node.config.stash
+    if _STARTED not in stash:
+        stack = ExitStack()
+        stash[_STARTED] = stack, stack.enter_context(running(_OPTIONS))
+    node.workerinput["sandbox"] = str(stash[_STARTED][1].layout.directory)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Ends the shared cluster."""
+    if _STARTED in config.stash:
+        config.stash[_STARTED][0].close()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps tests that share what their module started in one process; a cluster is started once."""
+    kubernetes_versions.pytest_collection_modifyitems(config, items)
+    for item in items:
+        scopes = {each[-1].scope for each in item._fixtureinfo.name2fixturedefs.values()}
+        if "module" in scopes and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
 
 @pytest.fixture(scope="session")
-def sandbox() -> Iterator[Sandbox]:
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """Two nodes with four devices each, both schedulers, deviceshare and its webhooks or policies."""
-    with running(Options(nodes=2, devices=4)) as started:
+    if shared := getattr(request.config, "workerinput", {}).get("sandbox"):
+        yield Sandbox(Layout(Path(shared)))
+        return
+    with running(_OPTIONS) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
-def by_webhooks(sandbox: Sandbox) -> Iterator[Sandbox]:
-    """The same cluster where its pods are admitted by webhooks, else another one where they are."""
-    if sandbox.plan.admission == WEBHOOKS:
-        yield sandbox
+def rough() -> Iterator[Sandbox]:
+    """Such a cluster for tests that kill its deviceshare, or hang it; a module of them has it as its `sandbox`."""
+    with running(_OPTIONS) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def rough_by_webhooks(rough: Sandbox) -> Iterator[Sandbox]:
+    """The same where its pods are admitted by webhooks, else another one where they are."""
+    if rough.plan.admission == WEBHOOKS:
+        yield rough
         return
     with running(Options(nodes=1, devices=4, admission=WEBHOOKS)) as started:
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def kubectl(sandbox: Sandbox) -> Kubectl:
     """Runs kubectl as the cluster's admin, or as `identity`; raises CalledProcessError with what it said."""
 

@@ -18,6 +18,15 @@ LEASE_SECONDS = 60.0
 """A killed leader's lease runs out after 15 s; a generous bound on a busy machine."""
 
 
+pytestmark = pytest.mark.xdist_group("rough")
+
+
+@pytest.fixture
+def sandbox(rough: Sandbox) -> Sandbox:
+    """One whose deviceshare may be killed."""
+    return rough
+
+
 def kill(sandbox: Sandbox) -> None:
     """kill -9, as the kernel does it."""
     os.kill(sandbox.pid("deviceshare"), signal.SIGKILL)

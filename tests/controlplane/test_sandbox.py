@@ -22,6 +22,15 @@ Eventually = Callable[..., Any]
 Environment = Callable[[str, str], dict[str, dict[str, str]]]
 
 
+pytestmark = pytest.mark.xdist_group("rough")
+
+
+@pytest.fixture
+def sandbox(rough: Sandbox) -> Sandbox:
+    """One whose deviceshare may be killed."""
+    return rough
+
+
 def pod(name: str, **spec: Any) -> str:
     """A plain pod whose one container refers to an annotation that is there and to one that isn't."""
     refer = "metadata.annotations['{}']".format
