@@ -1,7 +1,8 @@
 """One real control plane for the whole test session; each test has a namespace, nodes and groups of its own.
 
 With pytest-xdist (`-n 4`) the processes of the tests share it: the process that hands out the tests starts and ends it.
-Tests that kill or hang its deviceshare have another one (`rough`), and follow one another.
+Tests that kill its deviceshare, hang it or take its admission away bear the mark `rough`: they have another one, and
+follow one another.
 
 A missing binary fails the tests: a suite that passes because it didn't run is worse than none.
 """
@@ -27,7 +28,7 @@ __all__ = ["pytest_terminal_summary"]
 
 Kubectl = Callable[..., str]
 
-_OPTIONS = Options(nodes=2, devices=4)
+_OPTIONS = Options(nodes=2, devices=4, program=str(Path(__file__).with_name("hurried.py")))
 _STARTED = pytest.StashKey[tuple[ExitStack, Sandbox]]()
 
 
@@ -52,15 +53,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kubernetes_versions.pytest_collection_modifyitems(config, items)
     for item in items:
         scopes = {each[-1].scope for each in item._fixtureinfo.name2fixturedefs.values()}
-        if "module" in scopes and item.get_closest_marker("xdist_group") is None:
+        if item.get_closest_marker("rough"):
+            item.add_marker(pytest.mark.xdist_group("rough"))
+        elif "module" in scopes:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
-@pytest.fixture(scope="session")
-def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+@pytest.fixture
+def sandbox(request: pytest.FixtureRequest) -> Sandbox:
     """Two nodes with four devices each, both schedulers, deviceshare and its webhooks or policies."""
-    if shared := getattr(request.config, "workerinput", {}).get("sandbox"):
-        yield Sandbox(Layout(Path(shared)))
+    found: Sandbox = request.getfixturevalue("rough" if request.node.get_closest_marker("rough") else "shared")
+    return found
+
+
+@pytest.fixture(scope="session")
+def shared(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """The one of all processes of the tests."""
+    if directory := getattr(request.config, "workerinput", {}).get("sandbox"):
+        yield Sandbox(Layout(Path(directory)))
         return
     with running(_OPTIONS) as started:
         yield started
@@ -68,16 +78,16 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def rough() -> Iterator[Sandbox]:
-    """Such a cluster for tests that kill its deviceshare, or hang it; a module of them has it as its `sandbox`."""
+    """That of the tests with this mark."""
     with running(_OPTIONS) as started:
         yield started
 
 
-@pytest.fixture(scope="session")
-def rough_by_webhooks(rough: Sandbox) -> Iterator[Sandbox]:
-    """The same where its pods are admitted by webhooks, else another one where they are."""
-    if rough.plan.admission == WEBHOOKS:
-        yield rough
+@pytest.fixture
+def by_webhooks(sandbox: Sandbox) -> Iterator[Sandbox]:
+    """The same cluster where its pods are admitted by webhooks, else another one where they are."""
+    if sandbox.plan.admission == WEBHOOKS:
+        yield sandbox
         return
     with running(Options(nodes=1, devices=4, admission=WEBHOOKS)) as started:
         yield started

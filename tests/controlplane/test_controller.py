@@ -55,6 +55,7 @@ def test_a_deleted_group_gives_its_devices_back_at_once(pool: Pool, capsys: pyte
     pool.eventually(lambda: events(pool, node), lambda said: "Released" in said)
 
 
+@pytest.mark.rough
 def test_a_group_deleted_under_its_pods_keeps_its_devices_until_they_end(pool: Pool) -> None:
     """The webhook was not there to refuse it; a waiting pod goes on waiting, and is then bound."""
     node = pool.node()

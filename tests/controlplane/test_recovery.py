@@ -18,13 +18,7 @@ LEASE_SECONDS = 60.0
 """A killed leader's lease runs out after 15 s; a generous bound on a busy machine."""
 
 
-pytestmark = pytest.mark.xdist_group("rough")
-
-
-@pytest.fixture
-def sandbox(rough: Sandbox) -> Sandbox:
-    """One whose deviceshare may be killed."""
-    return rough
+pytestmark = pytest.mark.rough
 
 
 def kill(sandbox: Sandbox) -> None:

@@ -22,13 +22,7 @@ Eventually = Callable[..., Any]
 Environment = Callable[[str, str], dict[str, dict[str, str]]]
 
 
-pytestmark = pytest.mark.xdist_group("rough")
-
-
-@pytest.fixture
-def sandbox(rough: Sandbox) -> Sandbox:
-    """One whose deviceshare may be killed."""
-    return rough
+pytestmark = pytest.mark.rough
 
 
 def pod(name: str, **spec: Any) -> str:

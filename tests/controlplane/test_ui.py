@@ -133,22 +133,22 @@ def test_the_page_follows_the_cluster_by_itself(pool: Pool, open_page: Open) -> 
     expect(group_button(page, group)).to_have_count(0)
 
 
-@pytest.mark.xdist_group("rough")
-def test_the_page_comes_back_with_the_replica(rough: Sandbox, browser: Browser) -> None:
+@pytest.mark.rough
+def test_the_page_comes_back_with_the_replica(sandbox: Sandbox, browser: Browser) -> None:
     """It says since when it shows the past, and needs nobody to reload it."""
     page = browser.new_page()
-    page.goto(rough.ui_url)
+    page.goto(sandbox.ui_url)
     link = page.locator("#link")
     expect(link).to_have_text("Live")
-    with unsupervised(rough):  # so that it stays away until the page was looked at
-        os.kill(rough.pid("deviceshare"), signal.SIGKILL)
+    with unsupervised(sandbox):  # so that it stays away until the page was looked at
+        os.kill(sandbox.pid("deviceshare"), signal.SIGKILL)
         expect(link).to_have_text("Disconnected")
         expect(page.get_by_text("Connection lost: this page shows the state at")).to_be_visible()
     expect(link).to_have_text("Live")
     expect(page.get_by_text("Connection lost")).to_be_hidden()
     page.close()
     deadline = time.monotonic() + LEASE_SECONDS
-    while not leads(rough):  # the tests that follow need a leader
+    while not leads(sandbox):  # the tests that follow need a leader
         assert time.monotonic() < deadline
         time.sleep(0.2)
 

@@ -1,7 +1,11 @@
 """Pods that a controller created while admission was away, with the real ReplicaSet and Job controllers."""
 
+import pytest
+
 from tests.controlplane.admission import injection_away
 from tests.controlplane.pool import Pool, deployment, job, refers
+
+pytestmark = pytest.mark.rough
 
 
 def said(pool: Pool, kind: str) -> str:

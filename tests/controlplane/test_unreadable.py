@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from deviceshare_sandbox import Sandbox
 from tests.controlplane.pool import Pool, pod
 from tests.controlplane.test_cli import deviceshare
 from tests.controlplane.test_recovery import await_leader, kill, leads
@@ -13,13 +12,7 @@ from tests.controlplane.test_recovery import await_leader, kill, leads
 ODD = {"type": "cloud.google.com/load-balancer-neg-ready", "status": "True", "lastTransitionTime": None}
 
 
-pytestmark = pytest.mark.xdist_group("rough")
-
-
-@pytest.fixture
-def sandbox(rough: Sandbox) -> Sandbox:
-    """One whose deviceshare may be killed."""
-    return rough
+pytestmark = pytest.mark.rough
 
 
 def write_condition(pool: Pool, name: str) -> None:

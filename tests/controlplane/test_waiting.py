@@ -81,6 +81,7 @@ def test_finished_pods_do_not_keep_a_group(pool: Pool) -> None:
     pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", group), lambda done: done.returncode == 0)
 
 
+@pytest.mark.rough
 def test_a_pod_admitted_while_the_webhook_was_away_is_never_bound(pool: Pool) -> None:
     """Its containers would see what their image says; the event says what to do."""
     pool.node()

@@ -276,19 +276,19 @@ def test_a_group_in_use_is_neither_changed_nor_deleted(
 
 
 @pytest.fixture
-def asked(rough_by_webhooks: Sandbox) -> Iterator[Namespace]:
+def asked(by_webhooks: Sandbox) -> Iterator[Namespace]:
     """A namespace of a cluster with webhooks."""
     name = f"asked-{uuid.uuid4().hex[:8]}"
-    assert rough_by_webhooks.kubectl("create", "namespace", name).returncode == 0
-    yield Namespace(rough_by_webhooks, name)
-    assert rough_by_webhooks.kubectl("delete", "namespace", name, "--wait=false").returncode == 0
+    assert by_webhooks.kubectl("create", "namespace", name).returncode == 0
+    yield Namespace(by_webhooks, name)
+    assert by_webhooks.kubectl("delete", "namespace", name, "--wait=false").returncode == 0
 
 
 @pytest.fixture
-def stopped(rough_by_webhooks: Sandbox, asked: Namespace) -> Iterator[Namespace]:
+def stopped(by_webhooks: Sandbox, asked: Namespace) -> Iterator[Namespace]:
     """deviceshare hangs for the length of a test: it takes connections and never answers. There is a group."""
     asked.create(a_group(asked.namespace))
-    pid = rough_by_webhooks.pid("deviceshare")
+    pid = by_webhooks.pid("deviceshare")
     os.kill(pid, signal.SIGSTOP)
     yield asked
     os.kill(pid, signal.SIGCONT)
@@ -296,7 +296,7 @@ def stopped(rough_by_webhooks: Sandbox, asked: Namespace) -> Iterator[Namespace]
     asked.run("delete", "sdg", asked.namespace)
 
 
-@pytest.mark.xdist_group("rough")
+@pytest.mark.rough
 @since(28)
 def test_while_deviceshare_hangs_only_pods_of_groups_are_refused(stopped: Namespace) -> None:
     """The API server asks about no others, so it need not let any slip past that is not injected."""
@@ -305,7 +305,7 @@ def test_while_deviceshare_hangs_only_pods_of_groups_are_refused(stopped: Namesp
     assert "failed calling webhook" in stopped.refused("delete", "sdg", stopped.namespace)
 
 
-@pytest.mark.xdist_group("rough")
+@pytest.mark.rough
 @before(28)
 def test_while_deviceshare_hangs_only_its_own_pods_suffer(stopped: Namespace) -> None:
     """Others are created; one of a group stays unready and unbound; what is guarded stays as it is."""
