@@ -1,8 +1,7 @@
 """One real control plane for the whole test session; each test has a namespace, nodes and groups of its own.
 
 With pytest-xdist (`-n 4`) the processes of the tests share it: the process that hands out the tests starts and ends it.
-Tests that kill its deviceshare, hang it or take its admission away bear the mark `rough`: they have another one, and
-follow one another.
+A file's tests follow one another in one process, and so do all of `rough/`, which have a control plane of their own.
 
 A missing binary fails the tests: a suite that passes because it didn't run is worse than none.
 """
@@ -17,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare_sandbox import ENV, Layout, Options, Sandbox, running
-from tests import kubernetes_versions
 from tests.controlplane.pool import PATIENCE_SECONDS, Pool
-from tests.kubernetes_versions import pytest_terminal_summary
+from tests.kubernetes_versions import pytest_collection_modifyitems, pytest_terminal_summary
 
-__all__ = ["pytest_terminal_summary"]
+__all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
 
 Kubectl = Callable[..., str]
 
-_OPTIONS = Options(nodes=2, devices=4, program=str(Path(__file__).with_name("hurried.py")))
+OPTIONS = Options(nodes=2, devices=4, program=str(Path(__file__).with_name("hurried.py")))
 _STARTED = pytest.StashKey[tuple[ExitStack, Sandbox]]()
 
 
@@ -38,7 +37,7 @@ def pytest_configure_node(node: Any) -> None:
     stash = node.config.stash
     if _STARTED not in stash:
         stack = ExitStack()
-        stash[_STARTED] = stack, stack.enter_context(running(_OPTIONS))
+        stash[_STARTED] = stack, stack.enter_context(running(OPTIONS))
     node.workerinput["sandbox"] = str(stash[_STARTED][1].layout.directory)
 
 
@@ -48,39 +47,34 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[_STARTED][0].close()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps tests that share what their module started in one process; a cluster is started once."""
-    kubernetes_versions.pytest_collection_modifyitems(config, items)
-    for item in items:
-        scopes = {each[-1].scope for each in item._fixtureinfo.name2fixturedefs.values()}
-        if item.get_closest_marker("rough"):
-            item.add_marker(pytest.mark.xdist_group("rough"))
-        elif "module" in scopes:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Hands out files, the largest first, and those of `rough/` as one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "rough" if "/rough/" in file else file
 
 
-@pytest.fixture
-def sandbox(request: pytest.FixtureRequest) -> Sandbox:
-    """Two nodes with four devices each, both schedulers, deviceshare and its webhooks or policies."""
-    found: Sandbox = request.getfixturevalue("rough" if request.node.get_closest_marker("rough") else "shared")
-    return found
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Has pytest-xdist hand out files."""
+    return FilesTogether(config, log)
 
 
 @pytest.fixture(scope="session")
 def shared(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """The one of all processes of the tests."""
+    """The control plane of all processes of the tests."""
     if directory := getattr(request.config, "workerinput", {}).get("sandbox"):
         yield Sandbox(Layout(Path(directory)))
         return
-    with running(_OPTIONS) as started:
+    with running(OPTIONS) as started:
         yield started
 
 
-@pytest.fixture(scope="session")
-def rough() -> Iterator[Sandbox]:
-    """That of the tests with this mark."""
-    with running(_OPTIONS) as started:
-        yield started
+@pytest.fixture
+def sandbox(shared: Sandbox) -> Sandbox:
+    """Two nodes with four devices each, both schedulers, deviceshare and its webhooks or policies."""
+    return shared
 
 
 @pytest.fixture

@@ -3,16 +3,11 @@
 import json
 from typing import Any
 
-import pytest
-
+from tests.controlplane.kills import await_leader, kill, leads
 from tests.controlplane.pool import Pool, pod
 from tests.controlplane.test_cli import deviceshare
-from tests.controlplane.test_recovery import await_leader, kill, leads
 
 ODD = {"type": "cloud.google.com/load-balancer-neg-ready", "status": "True", "lastTransitionTime": None}
-
-
-pytestmark = pytest.mark.rough
 
 
 def write_condition(pool: Pool, name: str) -> None:

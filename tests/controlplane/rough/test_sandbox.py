@@ -15,14 +15,11 @@ from click.testing import CliRunner, Result
 from deviceshare.cli.main import main
 from deviceshare_sandbox import RUN_FOR, Options, Sandbox, running, status
 from tests.controlplane.conftest import Kubectl
-from tests.controlplane.test_recovery import LEASE_SECONDS, leads
+from tests.controlplane.kills import LEASE_SECONDS, leads
 from tests.kubernetes_versions import since
 
 Eventually = Callable[..., Any]
 Environment = Callable[[str, str], dict[str, dict[str, str]]]
-
-
-pytestmark = pytest.mark.rough
 
 
 def pod(name: str, **spec: Any) -> str:

@@ -15,8 +15,6 @@ from tests.controlplane.pool import Json, Pool, pod, refers
 from tests.controlplane.test_shares import MEMORY_LABEL, container, sharer
 from tests.kubernetes_versions import minor_of
 
-pytestmark = pytest.mark.rough
-
 MOST = 262_134
 """Bytes of annotations; Kubernetes admits ten more, which none of ours fits in."""
 SLACK_SECONDS = 2.0

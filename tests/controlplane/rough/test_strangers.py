@@ -9,8 +9,6 @@ from tests.controlplane.admission import validation_away
 from tests.controlplane.pool import Pool, pod
 from tests.controlplane.test_controller import claims, pod_events
 
-pytestmark = pytest.mark.rough
-
 FULL = 262_144
 """Bytes of all annotations of an object, at most (apimachinery, `TotalAnnotationSizeLimitB`)."""
 BINDS_OVER_SECONDS = 28.0
