@@ -149,7 +149,8 @@ class Components:
     def deviceshare(self) -> Component:
         """deviceshare itself, all roles in one process."""
         pki, probe = self._layout.pki, f"127.0.0.1:{self._ports.probe}"
-        command = [sys.executable, "-m", "deviceshare", "run"]
+        program = [self._options.program] if self._options.program else ["-m", "deviceshare"]
+        command = [sys.executable, *program, "run"]
         command += ["--roles", "controller,extender,webhook", "--identity", IDENTITY]
         command += ["--placement", self._options.placement]
         command += ["--kubeconfig", str(self._layout.kubeconfig_of("deviceshare"))]

@@ -42,6 +42,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the cluster has nothing of deviceshare at all, no CRDs, rights or scheduler, for its chart to bring."""
     placement: str = EXTENDER
     """Who chooses pods' nodes: `extender`, or `gates` (Kubernetes 1.27 and later), where no scheduler of ours runs."""
+    program: str = ""
+    """A Python file to run as deviceshare, with its command line; "" for the installed one."""
     extender: dict[str, Any] | None = None
     """The extender entry of deviceshare-scheduler's configuration, where it shall not be deviceshare's own."""
 

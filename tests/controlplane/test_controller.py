@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.controlplane.admission import validation_away
 from tests.controlplane.pool import AMD, GPU, Pool, pod, refers
 
 AT_ONCE_SECONDS = 20.0
@@ -53,28 +52,6 @@ def test_a_deleted_group_gives_its_devices_back_at_once(pool: Pool, capsys: pyte
         print(f"\nThe devices of a deleted group were free after {time.monotonic() - deleted:.2f} s")
     pool.eventually(lambda: pool.kubectl("get", "ndev", node), refers(f"{GPU}=4   {GPU}=4"))
     pool.eventually(lambda: events(pool, node), lambda said: "Released" in said)
-
-
-def test_a_group_deleted_under_its_pods_keeps_its_devices_until_they_end(pool: Pool) -> None:
-    """The webhook was not there to refuse it; a waiting pod goes on waiting, and is then bound."""
-    node = pool.node()
-    group = pool.group("first", 3)
-    pool.apply(pod("user", group))
-    pool.running("user")
-    with validation_away(pool, "user"):
-        pool.kubectl("delete", "sdg", group)
-    pool.eventually(lambda: claims(pool, node), lambda held: held == {group: "0,1,2*"})
-    pool.eventually(lambda: pod_events(pool, "user"), lambda said: "GroupDeleted" in said)
-
-    second = pool.group("second")
-    pool.apply(pod("waits", second))
-    pool.eventually(lambda: pool.condition(second).get("message", ""), refers(f"{group} still uses 0,1,2"))
-    assert pool.condition(second)["reason"] == "Waiting"
-    pool.eventually(lambda: pool.reason("waits"))
-    assert pool.placed("waits") == ""
-    pool.kubectl("delete", "pod", "user", "-n", pool.name)
-    pool.running("waits")
-    assert claims(pool, node) == {second: "0,1"}
 
 
 def test_what_happens_to_a_group_is_told_in_its_events(pool: Pool) -> None:

@@ -24,8 +24,8 @@ from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import PODS
 from deviceshare_sandbox import Options, Sandbox
 from tests.controlplane.bare_cluster import bare_cluster
+from tests.controlplane.kills import leads
 from tests.controlplane.pool import GPU, pod
-from tests.controlplane.test_recovery import leads
 
 Json = dict[str, Any]
 

@@ -50,7 +50,11 @@ def test_whole_nodes_are_answered_with_whole_nodes(pool: Pool) -> None:
     fits, small = pool.node(), pool.node(1)
     asked = unscheduled(pool, "p", pool.group())
     nodes = pool.get("nodes")
-    answer = call(pool.sandbox, "filter", {"Pod": asked, "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None})
+    whole = {"Pod": asked, "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None}
+    # A new node's devices are free once binds are over.
+    answer = pool.eventually(
+        lambda: call(pool.sandbox, "filter", whole), lambda found: "(1 of 1 free)" in found["FailedNodes"][small]
+    )
     assert answer["Nodes"]["items"] == [each for each in nodes if each["metadata"]["name"] == fits]
     assert "needs 2 nvidia.com/gpu (1 of 1 free)" in answer["FailedNodes"][small]
     scores = call(pool.sandbox, "prioritize", {"Pod": asked, "Nodes": answer["Nodes"]})

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from tests.controlplane.pool import GPU, VISIBLE, Json, Pool, pod, refers
-from tests.controlplane.test_recovery import lose
 from tests.kubernetes_versions import before
 
 MEM, PERCENT = "deviceshare.io/gpu-mem", "deviceshare.io/gpu-percent"
@@ -146,27 +145,6 @@ def test_shares_by_memory_wait_where_the_memory_is_unknown(pool: Pool) -> None:
     pool.apply(sharer(pool, "memory", container(mem=1)), sharer(pool, "percent", container(percent=30)))
     pool.eventually(lambda: pool.reason("memory"), refers("memory of the node's GPUs is not known"))
     assert environment(pool, "percent")["main"]["DEVICESHARE_MEMORY_LIMIT_MIB"] == ""
-
-
-def test_a_lost_ledger_is_filled_with_what_pods_were_given(pool: Pool) -> None:
-    """Shares, and shares inside of a group; nothing is given to others meanwhile."""
-    node = pool.node(2, **MEMORY_LABEL)
-    group = pool.group(count=1)
-    pool.apply(sharer(pool, "nested", container(mem=3), group=group), sharer(pool, "share", container(mem=10)))
-    pool.running("nested", "share")
-    before, old = pool.get("ndev", node)["spec"]["claims"], pool.get("ndev", node)["metadata"]["uid"]
-    lose(pool, node)
-    pool.eventually(
-        lambda: json.loads(pool.sandbox.kubectl("get", "ndev", node, "-o", "json").stdout or "{}"),
-        lambda ledger: (
-            ledger.get("metadata", {}).get("uid") != old
-            and ledger.get("spec", {}).get("claims") == before
-            and ledger["status"].get("devices")
-        ),
-        seconds=90,
-    )
-    pool.apply(sharer(pool, "late", container(mem=7)))
-    pool.eventually(lambda: pool.reason("late"), refers("6 of 16 GiB"))
 
 
 @pytest.mark.parametrize("resource", [MEM, "aliyun.com/gpu-mem"])

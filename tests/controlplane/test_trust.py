@@ -37,7 +37,7 @@ from tests.benchmarks.control_plane import control_plane, send
 from tests.controlplane.pool import pod
 
 NAMESPACE, SECRET, CONFIGURATION = "deviceshare-system", "deviceshare-ca", "deviceshare"
-A_SECOND = 50
+A_SECOND = 20
 PACE = RenewalPace(
     look=1,
     first=0.1,
@@ -105,7 +105,7 @@ class Load:
             self._over = True
 
     async def _admit(self) -> None:
-        """Fifty pods a second, whatever becomes of the earlier ones."""
+        """Twenty pods a second, whatever becomes of the earlier ones."""
         async with asyncio.TaskGroup() as tasks:
             while not self._over:
                 await self._room.acquire()

@@ -1,12 +1,8 @@
 """The page in a real browser: on a real cluster, and with a state that no real cluster should have."""
 
 import json
-import os
 import re
-import signal
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +13,6 @@ from deviceshare.timestamps import timestamp
 from deviceshare_sandbox import Sandbox
 from tests.controlplane.browser import PATIENCE_MS, WatchedPage, chromium
 from tests.controlplane.pool import GPU, Json, Pool, pod
-from tests.controlplane.test_recovery import LEASE_SECONDS, leads
 
 Open = Callable[..., Page]
 
@@ -131,37 +126,6 @@ def test_the_page_follows_the_cluster_by_itself(pool: Pool, open_page: Open) -> 
     pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", group).returncode == 0)
     expect(devices(page, node).first).to_contain_text("free")
     expect(group_button(page, group)).to_have_count(0)
-
-
-def test_the_page_comes_back_with_the_replica(sandbox: Sandbox, browser: Browser) -> None:
-    """It says since when it shows the past, and needs nobody to reload it."""
-    page = browser.new_page()
-    page.goto(sandbox.ui_url)
-    link = page.locator("#link")
-    expect(link).to_have_text("Live")
-    with unsupervised(sandbox):  # so that it stays away until the page was looked at
-        os.kill(sandbox.pid("deviceshare"), signal.SIGKILL)
-        expect(link).to_have_text("Disconnected")
-        expect(page.get_by_text("Connection lost: this page shows the state at")).to_be_visible()
-    expect(link).to_have_text("Live")
-    expect(page.get_by_text("Connection lost")).to_be_hidden()
-    page.close()
-    deadline = time.monotonic() + LEASE_SECONDS
-    while not leads(sandbox):  # the tests that follow need a leader
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
-@contextmanager
-def unsupervised(sandbox: Sandbox) -> Iterator[None]:
-    """Within the block nobody starts again what is killed."""
-    state = sandbox.layout.state()
-    assert state is not None
-    os.kill(state.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(state.pid, signal.SIGCONT)
 
 
 # By keyboard.

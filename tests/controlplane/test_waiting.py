@@ -7,7 +7,6 @@ import pytest
 
 from deviceshare.domain.admission.settings import WEBHOOKS
 from deviceshare.loops.leader.waker import PLACES, TRIED_SECONDS
-from tests.controlplane.admission import injection_away
 from tests.controlplane.pool import GPU, VISIBLE, Pool, pod, refers
 
 CROWD = 60
@@ -79,22 +78,6 @@ def test_finished_pods_do_not_keep_a_group(pool: Pool) -> None:
     pool.apply(document)
     pool.eventually(lambda: pool.get("pod", "brief")["status"]["phase"], refers("Succeeded"))
     pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", group), lambda done: done.returncode == 0)
-
-
-def test_a_pod_admitted_while_the_webhook_was_away_is_never_bound(pool: Pool) -> None:
-    """Its containers would see what their image says; the event says what to do."""
-    pool.node()
-    group = pool.group()
-    with injection_away(pool):
-        pool.apply(pod("slipped", group))
-    why = pool.eventually(lambda: pool.reason("slipped"), bool)
-    assert "delete and recreate the pod" in why
-    pool.apply(pod("proper", group))
-    pool.running("proper")  # Room there is.
-    assert pool.placed("slipped") == ""
-    pool.kubectl("delete", "pod", "slipped", "-n", pool.name)
-    pool.apply(pod("slipped", group))
-    pool.running("slipped")
 
 
 def test_a_crowd_is_woken_a_few_at_a_time(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:

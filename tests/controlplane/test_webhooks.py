@@ -1,8 +1,6 @@
 """Webhooks, or policies, at a real API server, as people and deviceshare itself meet them."""
 
 import json
-import os
-import signal
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,21 +13,11 @@ from deviceshare.domain.admission.settings import WEBHOOKS
 from deviceshare.domain.objects.pods import Pod
 from deviceshare_sandbox import Sandbox
 from tests.controlplane.admission import refused_with
-from tests.kubernetes_versions import before, since
 
 Json = dict[str, Any]
 Kubectl = Callable[..., str]
 Eventually = Callable[..., Any]
 Environment = Callable[[str, str], dict[str, dict[str, str]]]
-
-
-@pytest.fixture(scope="module")
-def namespace(kubectl: Kubectl) -> Iterator[str]:
-    """One for all tests here: the end of a namespace takes seconds."""
-    name = f"webhooks-{uuid.uuid4().hex[:8]}"
-    kubectl("create", "namespace", name)
-    yield name
-    kubectl("delete", "namespace", name)
 
 
 @pytest.fixture
@@ -279,45 +267,3 @@ def test_a_group_in_use_is_neither_changed_nor_deleted(
     assert f"used by 1 pod: {cluster.namespace}/pod;" in deleted
     assert cluster.run("delete", "pod", "pod")[0] == 0
     eventually(lambda: cluster.run("delete", "sdg", group)[0] == 0)
-
-
-# deviceshare is away; test_policies_alone.py has the same where policies admit pods.
-
-
-@pytest.fixture
-def asked(by_webhooks: Sandbox) -> Iterator[Namespace]:
-    """A namespace of a cluster with webhooks."""
-    name = f"asked-{uuid.uuid4().hex[:8]}"
-    assert by_webhooks.kubectl("create", "namespace", name).returncode == 0
-    yield Namespace(by_webhooks, name)
-    assert by_webhooks.kubectl("delete", "namespace", name, "--wait=false").returncode == 0
-
-
-@pytest.fixture
-def stopped(by_webhooks: Sandbox, asked: Namespace) -> Iterator[Namespace]:
-    """deviceshare hangs for the length of a test: it takes connections and never answers. There is a group."""
-    asked.create(a_group(asked.namespace))
-    pid = by_webhooks.pid("deviceshare")
-    os.kill(pid, signal.SIGSTOP)
-    yield asked
-    os.kill(pid, signal.SIGCONT)
-    asked.run("delete", "pods", "--all", "--force", "--grace-period=0")
-    asked.run("delete", "sdg", asked.namespace)
-
-
-@since(28)
-def test_while_deviceshare_hangs_only_pods_of_groups_are_refused(stopped: Namespace) -> None:
-    """The API server asks about no others, so it need not let any slip past that is not injected."""
-    stopped.create(a_pod(None, "plain"))
-    assert "failed calling webhook" in stopped.refused("create", "-f", "-", manifest=a_pod(stopped.namespace, "ours"))
-    assert "failed calling webhook" in stopped.refused("delete", "sdg", stopped.namespace)
-
-
-@before(28)
-def test_while_deviceshare_hangs_only_its_own_pods_suffer(stopped: Namespace) -> None:
-    """Others are created; one of a group stays unready and unbound; what is guarded stays as it is."""
-    stopped.create(a_pod(None, "plain"))
-    stopped.create(a_pod(stopped.namespace, "ours", schedulerName="deviceshare-scheduler"))
-
-    assert not read(stopped.pod("ours")).injected
-    assert "failed calling webhook" in stopped.refused("delete", "sdg", stopped.namespace)

@@ -9,8 +9,8 @@ import pytest
 
 from deviceshare_sandbox import Options, Sandbox
 from tests.controlplane.bare_cluster import bare_cluster
+from tests.controlplane.kills import await_leader
 from tests.controlplane.pool import Pool, pod
-from tests.controlplane.test_recovery import await_leader
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from deviceshare_sandbox import Options, Sandbox, running
+from tests.controlplane.kills import await_leader
 from tests.controlplane.pool import GPU, Pool, pod, refers
 from tests.controlplane.test_older_crds import readiness
-from tests.controlplane.test_recovery import await_leader
 from tests.controlplane.test_shares import MEMORY_LABEL, container, sharer
 from tests.faults.checker import State, never, unfinished, unproven
 

@@ -1,39 +1,16 @@
 """Whatever is killed, deleted or wiped: the same state comes back, nothing double, nothing lost."""
 
 import json
-import os
-import signal
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from deviceshare_sandbox import Sandbox
-from tests.controlplane.pool import GPU, Json, Pool, pod
+from tests.controlplane.kills import LEASE_SECONDS, await_leader, kill, leads
+from tests.controlplane.pool import GPU, Json, Pool, pod, refers
 from tests.controlplane.test_controller import claims
-
-LEASE_SECONDS = 60.0
-"""A killed leader's lease runs out after 15 s; a generous bound on a busy machine."""
-
-
-def kill(sandbox: Sandbox) -> None:
-    """kill -9, as the kernel does it."""
-    os.kill(sandbox.pid("deviceshare"), signal.SIGKILL)
-
-
-def leads(sandbox: Sandbox) -> bool:
-    """Whether deviceshare runs and has the lease."""
-    try:
-        with urllib.request.urlopen(f"{sandbox.probe_url}/metrics", timeout=2) as answer:
-            return "\ndeviceshare_leader 1.0" in answer.read().decode()
-    except OSError:
-        return False
-
-
-def await_leader(pool: Pool) -> None:
-    pool.eventually(lambda: leads(pool.sandbox), bool, LEASE_SECONDS)
+from tests.controlplane.test_shares import MEMORY_LABEL, container, sharer
 
 
 def wipe_status(pool: Pool, group: str) -> None:
@@ -193,3 +170,24 @@ def test_a_group_deleted_while_nobody_led_is_released_by_the_next_leader(pool: P
     pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", first).returncode == 0)
     pool.eventually(lambda: first not in claims(pool, node), bool, LEASE_SECONDS)
     await_leader(pool)
+
+
+def test_a_lost_ledger_is_filled_with_what_pods_were_given(pool: Pool) -> None:
+    """Shares, and shares inside of a group; nothing is given to others meanwhile."""
+    node = pool.node(2, **MEMORY_LABEL)
+    group = pool.group(count=1)
+    pool.apply(sharer(pool, "nested", container(mem=3), group=group), sharer(pool, "share", container(mem=10)))
+    pool.running("nested", "share")
+    before, old = pool.get("ndev", node)["spec"]["claims"], pool.get("ndev", node)["metadata"]["uid"]
+    lose(pool, node)
+    pool.eventually(
+        lambda: json.loads(pool.sandbox.kubectl("get", "ndev", node, "-o", "json").stdout or "{}"),
+        lambda ledger: (
+            ledger.get("metadata", {}).get("uid") != old
+            and ledger.get("spec", {}).get("claims") == before
+            and ledger["status"].get("devices")
+        ),
+        seconds=90,
+    )
+    pool.apply(sharer(pool, "late", container(mem=7)))
+    pool.eventually(lambda: pool.reason("late"), refers("6 of 16 GiB"))

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
+from tests.controlplane.kills import await_leader, kill, leads
 from tests.controlplane.pool import Pool, pod
 from tests.controlplane.test_cli import deviceshare
-from tests.controlplane.test_recovery import await_leader, kill, leads
 
 ODD = {"type": "cloud.google.com/load-balancer-neg-ready", "status": "True", "lastTransitionTime": None}
 

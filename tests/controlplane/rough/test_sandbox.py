@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from deviceshare.cli.main import main
 from deviceshare_sandbox import RUN_FOR, Options, Sandbox, running, status
 from tests.controlplane.conftest import Kubectl
-from tests.controlplane.test_recovery import LEASE_SECONDS, leads
+from tests.controlplane.kills import LEASE_SECONDS, leads
 from tests.kubernetes_versions import since
 
 Eventually = Callable[..., Any]

@@ -17,11 +17,16 @@ BINDS_OVER_SECONDS = 28.0
 
 def fill(pool: Pool, name: str) -> None:
     """Leaves a few bytes of room in the annotations of a pod."""
-    stranger = pool.get("pod", name)
-    annotations = stranger["metadata"].setdefault("annotations", {})
-    taken = sum(len(key) + len(value) for key, value in annotations.items())
-    annotations["padding"] = "x" * (FULL - taken - len("padding") - 10)
-    pool.kubectl("replace", "-f", "-", stdin=json.dumps(stranger))
+
+    def filled() -> bool:
+        stranger = pool.get("pod", name)
+        annotations = stranger["metadata"].setdefault("annotations", {})
+        taken = sum(len(key) + len(value) for key, value in annotations.items())
+        annotations["padding"] = "x" * (FULL - taken - len("padding") - 10)
+        done = pool.sandbox.kubectl("replace", "-f", "-", stdin=json.dumps(stranger))
+        return done.returncode == 0  # others write the pod, too
+
+    pool.eventually(filled)
 
 
 def test_a_pending_pod_without_room_for_an_annotation_holds_up_no_release(
