@@ -122,8 +122,9 @@ def test_a_copied_pod_is_a_pod_like_any_other(cluster: Namespace, group: str, en
     assert environment(cluster.namespace, "copy")["main"]["NVIDIA_VISIBLE_DEVICES"] != ""
 
 
-def test_people_are_warned_on_their_terminal(asked: Namespace) -> None:
+def test_people_are_warned_on_their_terminal(by_webhooks: Sandbox) -> None:
     """Of what was overridden, of what can't be held to the group, and of a group that isn't there."""
+    asked = Namespace(by_webhooks, "default")
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     container: Json = {"name": "main", "image": "busybox", "env": env, "securityContext": {"privileged": True}}
 

@@ -20,7 +20,7 @@ CURES = {
     "recreate it": "test_cures.py::test_a_bound_group_gets_another_selector_by_being_created_again",
     "create it": "test_waiting.py::test_a_pod_may_come_before_its_group",
     "recreate the pod": "test_cures.py::test_a_pod_whose_own_affinity_rules_its_groups_node_out_is_recreated",
-    "delete and recreate the pod": "test_waiting.py::test_a_pod_admitted_while_the_webhook_was_away_is_never_bound",
+    "delete and recreate the pod": "rough/test_admission_away.py::test_a_pod_admitted_past_the_webhook_is_never_bound",
     "deviceshare rebind": "test_rebind.py::test_a_broken_device_is_replaced_in_place_and_comes_back_when_it_is_mended",
     "deviceshare recover": "test_rebind.py::test_a_broken_device_is_replaced_in_place_and_comes_back_when_it_is_mended",
     "kubectl delete pod": "test_handover.py::test_after_a_rebind_by_cdi_only_a_recreated_pod_sees_other_devices",

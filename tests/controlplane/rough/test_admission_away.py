@@ -59,7 +59,7 @@ def test_a_group_deleted_under_its_pods_keeps_its_devices_until_they_end(pool: P
     assert claims(pool, node) == {second: "0,1"}
 
 
-def test_a_pod_admitted_while_the_webhook_was_away_is_never_bound(pool: Pool) -> None:
+def test_a_pod_admitted_past_the_webhook_is_never_bound(pool: Pool) -> None:
     """Its containers would see what their image says; the event says what to do."""
     pool.node()
     group = pool.group()

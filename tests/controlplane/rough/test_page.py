@@ -1,4 +1,4 @@
-"""The page while its replica is away."""
+"""The page where nobody else changes the cluster, and while its replica is away."""
 
 import os
 import signal
@@ -11,6 +11,20 @@ from playwright.sync_api import expect
 from deviceshare_sandbox import Sandbox
 from tests.controlplane.browser import chromium
 from tests.controlplane.kills import LEASE_SECONDS, leads
+from tests.controlplane.pool import Pool, pod
+
+
+def test_changes_are_announced_to_those_who_cannot_see_them(sandbox: Sandbox, pool: Pool) -> None:
+    """A burst of changes becomes one announcement, of at most three of them: so nobody else's are among them here."""
+    pool.node(devices=1)
+    with chromium() as browser:
+        page = browser.new_page()
+        page.goto(sandbox.ui_url)
+        expect(page.locator("#link")).to_have_text("Live")
+        group = pool.group("announced")
+        pool.apply(pod("runs", group))
+        expect(page.locator("[aria-live=polite]")).to_contain_text(group)
+        page.close()
 
 
 def test_the_page_comes_back_with_the_replica(sandbox: Sandbox) -> None:
