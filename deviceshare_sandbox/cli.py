@@ -28,6 +28,7 @@ from deviceshare_sandbox import (
 )
 from deviceshare_sandbox.demo import run_demo
 from deviceshare_sandbox.reports import Progress
+from deviceshare_sandbox.simulated_gpus import MOST_NODES
 
 _RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
@@ -70,6 +71,7 @@ Examples:
   deviceshare sandbox up                                   in the foreground, until Ctrl-C
   deviceshare sandbox up --nodes 20 --devices 8 --detach --dir /tmp/big
   deviceshare sandbox up --resource amd.com/gpu
+  deviceshare sandbox up --agents                          for deviceshare top, over-use and turns
   deviceshare sandbox up --real-node                       with containers that really run, as root""",
 )
 @click.option("--nodes", type=click.IntRange(0, 5000), show_default="2", help="Simulated nodes.")
@@ -93,6 +95,9 @@ Examples:
 @click.option(
     "--gates", is_flag=True, help="Place pods by scheduling gates, without a scheduler of ours. Kubernetes 1.27."
 )
+@click.option(
+    "--agents", is_flag=True, help="Run an agent on each simulated node, over GPUs by a script, for top and turns."
+)
 @click.option("--bare", is_flag=True, help="Leave CRDs, RBAC and scheduler out too, for the chart to install them.")
 def up(
     nodes: int | None,
@@ -105,6 +110,7 @@ def up(
     detach: bool,
     no_deviceshare: bool,
     gates: bool,
+    agents: bool,
     bare: bool,
 ) -> None:
     """Start a control plane, deviceshare, and simulated nodes or one real node.
@@ -113,6 +119,8 @@ def up(
     """
     if real_node and nodes is not None:
         raise click.UsageError("--real-node starts one real node and no simulated ones; leave --nodes out.")
+    if agents and (real_node or (nodes or 0) > MOST_NODES or resource != NVIDIA.resource):
+        raise click.UsageError(f"--agents is for up to {MOST_NODES} simulated nodes with {NVIDIA.resource}.")
     options = Options(
         nodes=2 if nodes is None else nodes,
         devices=devices,
@@ -120,6 +128,7 @@ def up(
         real_node=real_node,
         admission=admission,
         placement=GATES if gates else EXTENDER,
+        agents=agents and not bare,
         deviceshare=not (no_deviceshare or bare),
         bare=bare,
     )
@@ -192,6 +201,8 @@ def _welcome(started: Sandbox, *, detached: bool) -> None:
     say(f"Kubernetes {started.plan.binaries.version} with {nodes} is ready.\n")
     say(f"  export KUBECONFIG={started.kubeconfig}")
     say("  kubectl get nodes" if options.bare else "  kubectl get nodes,sdg,ndev")
+    if options.agents:
+        say("  deviceshare top")
     if options.deviceshare:
         say(f"\nThe cluster as a picture: {started.ui_url}")
     if not options.deviceshare and not options.bare:

@@ -16,6 +16,7 @@ from deviceshare.domain.admission.settings import WEBHOOKS
 from deviceshare.domain.contract import DEFAULT_SCHEDULER_NAME, IDENTITY, SCHEDULER_NAME
 from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare_sandbox.network import HOST, SERVICES, free_ports
+from deviceshare_sandbox.simulated_network import egress_configuration
 from deviceshare_sandbox.state import Layout, Ports, SandboxPlan
 
 _SIMULATED_PODS = [
@@ -96,7 +97,12 @@ class Components:
         command += self._real_pods() if self._options.real_node else _SIMULATED_PODS
         if self._binaries.minor < 23:
             command.append("--feature-gates=EphemeralContainers=true")
-        return Component("kube-apiserver", command, f"{self.server}/readyz")
+        files = {}
+        if self._options.agents:
+            egress = self._layout.config / "egress.yaml"
+            files[egress] = yaml.safe_dump(egress_configuration(self._layout.egress), sort_keys=False)
+            command.append(f"--egress-selector-config-file={egress}")
+        return Component("kube-apiserver", command, f"{self.server}/readyz", files)
 
     @property
     def controller_manager(self) -> Component:
@@ -167,7 +173,7 @@ class Components:
         """One process for the kubelets of all simulated nodes."""
         pair = self._layout.pki / "loopback"
         command = [sys.executable, "-m", "deviceshare_sandbox.simulated_nodes"]
-        command += [str(self._layout.kubeconfig_of("kubelet")), str(self._ports.kubelet), f"{pair}.crt", f"{pair}.key"]
+        command += [str(self._layout.directory), str(self._ports.kubelet), f"{pair}.crt", f"{pair}.key"]
         return Component("kubelet", command, f"https://127.0.0.1:{self._ports.kubelet}/healthz")
 
     def _real_pods(self) -> list[str]:

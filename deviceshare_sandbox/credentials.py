@@ -64,7 +64,7 @@ _IDENTITIES = {
     "kube-scheduler": ("system:kube-scheduler", []),
     # deviceshare and its kube-scheduler are two containers of one pod, hence one identity.
     "deviceshare": (IDENTITY, ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}"]),
-    # A node's agent, started by hand: no simulated node has one.
+    # Of the agents of simulated nodes, or of one that is started by hand.
     "deviceshare-agent": (AGENT_IDENTITY, ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}"]),
     # One for all simulated nodes. A real kubelet is one node's user and may not write annotations, where ours keeps its
     # record; so it is an admin under another name.

@@ -1,6 +1,6 @@
 """Simulated nodes: real Node objects with nothing behind them but their kubelets, all in one process.
 
-`python -m deviceshare_sandbox.simulated_nodes KUBECONFIG PORT CERTIFICATE KEY` runs the kubelets. Like the real one,
+`python -m deviceshare_sandbox.simulated_nodes DIR PORT CERTIFICATE KEY` runs the kubelets. Like the real one,
 each has one worker per pod, which looks at the pod, does one step and looks again, and renews a Lease per node, without
 which the node lifecycle controller would report the node unreachable
 (https://kubernetes.io/docs/concepts/architecture/leases/#node-heart-beats).
@@ -13,7 +13,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from deviceshare.kube.mirror import ApiMirror
 from deviceshare.loops.kinds import LEASES, NODES
 from deviceshare.loops.ports import AlreadyExists, ApiError, NotFound, ObjectChange
 from deviceshare_sandbox.reports import SandboxError
+from deviceshare_sandbox.simulated_gpus import SimulatedAgent, SimulatedGpus
+from deviceshare_sandbox.simulated_network import Address, serve_egress
 from deviceshare_sandbox.simulated_pods import (
     PODS,
     SIMULATED,
@@ -42,7 +44,7 @@ from deviceshare_sandbox.simulated_pods import (
     next_step,
     recorded,
 )
-from deviceshare_sandbox.state import Options
+from deviceshare_sandbox.state import Layout, Options
 
 log = structlog.get_logger(__name__)
 
@@ -162,8 +164,9 @@ _DELETE_TIMEOUT = 10.0
 class Kubelet:
     """Runs the pods of every node labelled `sandbox.deviceshare.io/simulated`, those added later included."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, gpus: SimulatedGpus) -> None:
         self._connection = connection
+        self._gpus = gpus
         self._api = Api(connection)
         self._nodes: ApiMirror[Node] = ApiMirror(self._api, NODES, label_selector=SIMULATED)
         self._pods: ApiMirror[KubeletPod] = ApiMirror(self._api, PODS, field_selector="spec.nodeName!=")
@@ -180,6 +183,10 @@ class Kubelet:
         """The pod of this namespace and name, as it is now."""
         return self._pods.get(key)
 
+    def listener_of(self, address: Address) -> Address:
+        """What listens for an address of the pods' network."""
+        return self._gpus.listener_of(address, self._pods.values())
+
     async def run(self) -> None:
         """Works until cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -188,7 +195,11 @@ class Kubelet:
             group.create_task(self._pods.run(), name="pods")
             group.create_task(self._heartbeats(), name="heartbeats")
             self._pods.subscribe(lambda change: self._pod_changed(group, change.new))
+            self._pods.subscribe(lambda change: self._run_programs(group, change.sides[-1].spec.node_name))
             self._nodes.subscribe(lambda change: self._node_changed(group, change))
+
+    def _run_programs(self, group: asyncio.TaskGroup, node: str) -> None:
+        self._gpus.take(group, node, (pod for pod in self._pods.values() if pod.spec.node_name == node))
 
     def _pod_changed(self, group: asyncio.TaskGroup, pod: KubeletPod | None) -> None:
         if pod is None or self._nodes.get(pod.spec.node_name) is None:
@@ -307,13 +318,17 @@ def kubelet_api(pod_of: Callable[[str], KubeletPod | None], healthy: Callable[[]
     return app
 
 
-async def serve(kubeconfig: str, port: int, certificate: str, key: str) -> None:
-    """Runs the kubelet and its API until SIGTERM."""
+async def serve(layout: Layout, port: int, certificate: str, key: str) -> None:
+    """Runs the kubelet and its API until SIGTERM, and the API server's way to pods where nodes have agents."""
     main: asyncio.Task[Any] | None = asyncio.current_task()
     assert main is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
-    async with connect(kubeconfig) as connection:
-        kubelet = Kubelet(connection)
+    agents = msgspec.json.decode(layout.agents.read_bytes(), type=list[SimulatedAgent])
+    async with AsyncExitStack() as stack:
+        connection = await stack.enter_async_context(connect(str(layout.kubeconfig_of("kubelet"))))
+        kubelet = Kubelet(connection, SimulatedGpus(agents, layout.plan().options))
+        if agents:
+            await stack.enter_async_context(await serve_egress(layout.egress, kubelet.listener_of))
         app = kubelet_api(kubelet.pod, lambda: kubelet.healthy)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -328,7 +343,8 @@ async def serve(kubeconfig: str, port: int, certificate: str, key: str) -> None:
 
 if __name__ == "__main__":
     logs.configure("console")
+    directory, listen, *tls = sys.argv[1:]
     try:
-        asyncio.run(serve(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]))
+        asyncio.run(serve(Layout(Path(directory)), int(listen), tls[0], tls[1]))
     except asyncio.CancelledError:
         sys.exit(0)

@@ -27,6 +27,10 @@ ENV: Final = "sandbox.deviceshare.io/env"
 """Pod annotation, ours: JSON `{container: {NAME: value}}`, the environment that each container was started with."""
 RUN_FOR: Final = "sandbox.deviceshare.io/run-for"
 """Pod annotation, the user's: seconds after which the pod's containers exit with success."""
+USES_MIB: Final = "sandbox.deviceshare.io/uses-mib"
+"""Pod annotation, the user's: how much memory its program uses of each GPU, where nodes have agents."""
+TURN_SECONDS: Final = "sandbox.deviceshare.io/turn-seconds"
+"""Pod annotation, the user's: its program uses the GPUs in a turn, and so long, where nodes have agents."""
 SIMULATED: Final = "sandbox.deviceshare.io/simulated"
 """Label of the nodes whose kubelet we play."""
 
@@ -121,8 +125,12 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 
 def pod_ip(pod: KubeletPod) -> str:
-    """An address for a pod that stays the same however often it is asked for."""
-    return str(ipaddress.IPv4Address("10.128.0.0") + zlib.crc32(pod.metadata.uid.encode()) % 2**22)
+    """An address for a pod that stays the same however often it is asked for.
+
+    A pod that asks for turns has one from which this machine can connect: agents know pods by their addresses.
+    """
+    network = "127.128.0.0" if TURN_SECONDS in pod.metadata.annotations else "10.128.0.0"
+    return str(ipaddress.IPv4Address(network) + zlib.crc32(pod.metadata.uid.encode()) % 2**22)
 
 
 def host_ip(node: str) -> str:

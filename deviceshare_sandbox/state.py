@@ -42,6 +42,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the cluster has nothing of deviceshare at all, no CRDs, rights or scheduler, for its chart to bring."""
     placement: str = EXTENDER
     """Who chooses pods' nodes: `extender`, or `gates` (Kubernetes 1.27 and later), where no scheduler of ours runs."""
+    agents: bool = False
+    """Whether each simulated node has an agent, over scripted GPUs; pods' annotations say what they do with them."""
     program: str = ""
     """A Python file to run as deviceshare, with its command line; "" for the installed one."""
     extender: dict[str, Any] | None = None
@@ -121,6 +123,10 @@ class Layout:
         self.pki = self.directory / "pki"
         self.config = self.directory / "config"
         self.data = self.directory / "data"
+        self.agents = self.config / "agents.json"
+        """Where the simulated nodes' agents listen."""
+        self.egress = self.data / "egress.sock"
+        """Of the proxy by which the API server reaches simulated pods."""
         self._plan = self.directory / "plan.json"
         self._state = self.directory / "state.json"
         self._lock = self.directory / "lock"

@@ -11,22 +11,26 @@ import signal
 import sys
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from deviceshare import logs
 from deviceshare.domain.admission.settings import GATES
+from deviceshare.domain.contract import NAMESPACE
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.ports import ApiError
-from deviceshare_sandbox import credentials
+from deviceshare_sandbox import credentials, nvml
 from deviceshare_sandbox.components import Component, Components, choose_ports
 from deviceshare_sandbox.credentials import SandboxAuthority, write_key
 from deviceshare_sandbox.install import install
-from deviceshare_sandbox.network import API_SERVICE, HOST, NODE
+from deviceshare_sandbox.network import API_SERVICE, HOST, NODE, free_ports
 from deviceshare_sandbox.processes import Child, Prober
 from deviceshare_sandbox.real_node import NAME, RealNode
 from deviceshare_sandbox.reports import SandboxError
+from deviceshare_sandbox.simulated_gpus import SimulatedAgent, agent_component, agent_pod, agents_of
 from deviceshare_sandbox.simulated_nodes import create_nodes, equip
+from deviceshare_sandbox.simulated_pods import PODS
 from deviceshare_sandbox.state import Layout, ProcessState, SandboxState
 from deviceshare_sandbox.syscalls import die_with_parent
 
@@ -44,6 +48,9 @@ class Supervisor:
         self._plan = layout.plan()
         self._ports = choose_ports()
         self._components = Components(layout, self._plan, self._ports)
+        self._agents: list[SimulatedAgent] = []
+        if self._plan.options.agents:
+            self._agents = agents_of(layout, self._plan.options, free_ports(2 * self._plan.options.nodes))
         self._children: list[Child] = []
         self._state = SandboxState(
             pid=os.getpid(),
@@ -94,6 +101,7 @@ class Supervisor:
             await self._start(prober, real.containerd)
             self._say("importing images")
             await asyncio.to_thread(real.import_own_images)
+        self._layout.agents.write_bytes(msgspec.json.encode(self._agents))
         # The API server exits if its store isn't there.
         await self._start(prober, parts.etcd)
         await self._start(prober, parts.apiserver(tokens))
@@ -118,6 +126,11 @@ class Supervisor:
                 await self._start(prober, real.proxy)  # It asks for its node at its start, and then only after seconds.
             else:
                 await create_nodes(Api(connection), options, self._plan.binaries.version, self._ports.kubelet)
+                for agent in self._agents:
+                    await Api(connection).create(PODS, agent_pod(agent), NAMESPACE)
+        if self._agents:
+            library = await asyncio.to_thread(nvml.build, self._layout.data)
+            await self._start(prober, *(agent_component(each, self._layout, library) for each in self._agents))
 
     async def _start(self, prober: Prober, *components: Component) -> None:
         self._say("starting " + ", ".join(component.name for component in components))

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from deviceshare_sandbox import Options, running
+from deviceshare_sandbox.nvml.library import build
 from tests.controlplane.agents import NodeAgent
-from tests.nvml.library import build
 
 GPUS = 8
 SETTLE_SECONDS = 10.0

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from deviceshare_sandbox import Sandbox
 from deviceshare_sandbox.network import free_ports
-from tests.nvml.script import Script
+from deviceshare_sandbox.nvml.script import Script
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 STOP_SECONDS = 10.0

@@ -16,10 +16,10 @@ from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Forbidden
 from deviceshare_sandbox import Sandbox
 from deviceshare_sandbox.network import free_ports
+from deviceshare_sandbox.nvml.library import build
 from tests.controlplane.agents import NodeAgent, Player
 from tests.controlplane.pool import GPU, VISIBLE, Pool, pod, refers
 from tests.controlplane.test_cli import deviceshare
-from tests.nvml.library import build
 
 Json = dict[str, Any]
 Start = Callable[..., NodeAgent]

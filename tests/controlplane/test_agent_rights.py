@@ -10,11 +10,11 @@ import pytest
 from charts import helm
 from deviceshare.domain.contract import AGENT
 from deviceshare_sandbox import Sandbox
+from deviceshare_sandbox.nvml.library import build
 from tests.controlplane.agents import NodeAgent
 from tests.controlplane.installed import RECORDER
 from tests.controlplane.pool import Pool, pod
 from tests.controlplane.rights import granted, missing, request, spare
-from tests.nvml.library import build
 from tests.unit.chart.objects import named
 
 DISCOVERY = ("/api/v1", "/version")

@@ -18,10 +18,10 @@ from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare_sandbox import Sandbox
+from deviceshare_sandbox.nvml.library import build
 from tests.controlplane.agents import NodeAgent
 from tests.controlplane.pool import GPU, VISIBLE, Pool, pod
 from tests.controlplane.test_rebind import deviceshare
-from tests.nvml.library import build
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"
 ANNOTATION = "nvidia.cdi.k8s.io/pod"

@@ -10,10 +10,10 @@ from typing import Final
 
 from charts.helm import NAMESPACE
 from deviceshare.domain.contract import AGENT
+from deviceshare_sandbox.nvml import VARIABLE, Script, build
 from tests.node import image
 from tests.node.cluster import Cluster, Json
 from tests.node.release import Release
-from tests.nvml import VARIABLE, Script, build
 
 IMAGE: Final = "localhost/deviceshare:nvml"
 _LIBRARY: Final = "/usr/lib/libnvidia-ml.so.1"

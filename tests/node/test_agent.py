@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from deviceshare.cli.main import main
+from deviceshare_sandbox.nvml import Script
 from tests.node.agents import IMAGE, Agent, release_with_agents
 from tests.node.cluster import GPU, TELL, Cluster, Json, group, pod
 from tests.node.processes import process_of, running
 from tests.node.release import LEASES, Release
-from tests.nvml import Script
 
 STAY = f"{TELL}; sleep 3600 & wait"
 SEES = "trap 'exit 0' TERM; deviceshare smi; echo all; sleep 3600 & wait"

@@ -12,11 +12,11 @@ import pytest
 from deviceshare.domain.contract import PODS_PORT
 from deviceshare_sandbox.machine import entering
 from deviceshare_sandbox.network import HOST, NODE
+from deviceshare_sandbox.nvml import Script
 from tests.node.agents import Agent, release_with_agents
 from tests.node.cluster import Cluster, Json, group, pod
 from tests.node.processes import process_of
 from tests.node.release import Release
-from tests.nvml import Script
 
 STAY = "sleep 3600 & wait"
 PAUSE = 4

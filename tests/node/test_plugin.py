@@ -17,8 +17,8 @@ from deviceshare.domain.contract import PLACEHOLDER
 from deviceshare.kubelet import Allocated, allocations
 from deviceshare_sandbox import Options, running
 from deviceshare_sandbox.network import free_ports
+from deviceshare_sandbox.nvml import Script, build
 from tests.node.cluster import GPU, TELL, Cluster, Json, group, pod
-from tests.nvml import Script, build
 
 COUNT = 4
 STAY = f"{TELL}; sleep 3600 & wait"

@@ -18,10 +18,10 @@ import pytest
 from deviceshare.domain.contract import PODS_PORT
 from deviceshare_sandbox.binaries import PATH
 from deviceshare_sandbox.machine import entering
+from deviceshare_sandbox.nvml import Script
 from tests.node.agents import Agent, release_with_agents
 from tests.node.cluster import Cluster, Json, group, pod
 from tests.node.release import Release
-from tests.nvml import Script
 
 BUDGET = float(os.environ.get("TURN_BUDGET", "8"))
 """Seconds within which the queue goes on; a program's own start is part of them. The goal is 2 (TURN_BUDGET=2), on a

@@ -16,10 +16,10 @@ from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import DEVICE_QUOTAS, NAMESPACES
 from deviceshare_sandbox import Options, Sandbox
+from deviceshare_sandbox.nvml.library import build
 from tests.controlplane.agents import NodeAgent
 from tests.controlplane.bare_cluster import bare_cluster
 from tests.controlplane.replicas import Fleet, Times, replicated
-from tests.nvml.library import build
 from tests.soak import samples
 from tests.soak.lives import TEAM, Lives
 from tests.soak.machines import DEVICES, Machines

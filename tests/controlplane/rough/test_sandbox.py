@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from deviceshare.cli.main import main
 from deviceshare_sandbox import RUN_FOR, Options, Sandbox, running, status
+from deviceshare_sandbox.simulated_pods import TURN_SECONDS, USES_MIB
 from tests.controlplane.conftest import Kubectl
 from tests.controlplane.kills import LEASE_SECONDS, leads
 from tests.kubernetes_versions import since
@@ -230,3 +231,36 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_agents_of_simulated_nodes_show_programs_over_use_and_turns(eventually: Eventually) -> None:
+    """So that `top`, eviction and turns can be tried where there is no GPU."""
+    share = {"limits": {"deviceshare.io/gpu-mem": 4}}
+    greedy = json.loads(pod("greedy", annotations={USES_MIB: "8000"}))
+    greedy["spec"]["containers"][0]["resources"] = share
+    group = {
+        "apiVersion": "deviceshare.io/v1alpha1",
+        "kind": "SharedDeviceGroup",
+        "metadata": {"name": "lab"},
+        "spec": {"resources": {"nvidia.com/gpu": 1}},
+    }
+    turn = {"deviceshare.io/group": "lab", USES_MIB: "3000", TURN_SECONDS: "6"}
+    with running(Options(nodes=1, devices=2, agents=True)) as started:
+
+        def create(manifest: str) -> None:
+            assert started.kubectl("create", "-f", "-", stdin=manifest).returncode == 0
+
+        def shown(*words: str) -> set[str]:
+            table = CliRunner().invoke(main, ["top", "--kubeconfig", str(started.kubeconfig)]).output
+            return {each for each in words if each in table}
+
+        for manifest in (json.dumps(group), *(pod(name, annotations=turn) for name in ("one", "two"))):
+            create(manifest)
+        eventually(lambda: {"has it", "waits", "3000 / 16384"} == shown("has it", "waits", "3000 / 16384"))
+        eventually(
+            lambda: not shown("TURN OF", "3000 / 16384"), 90
+        )  # agents look for ended processes every few seconds
+
+        create(json.dumps(greedy))
+        eventually(lambda: shown("more than its share"))
+        eventually(lambda: started.kubectl("get", "pod", "greedy").returncode != 0)

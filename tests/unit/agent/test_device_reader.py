@@ -16,7 +16,7 @@ from deviceshare.agent.device_reader import HUNG, CdiSpecs, DeviceReader
 from deviceshare.agent.process_table import ProcessTable
 from deviceshare.domain.device_health.containers import ControlGroup, ProcessUse
 from deviceshare.domain.device_health.readings import Reading
-from tests.nvml import Script, build, load
+from deviceshare_sandbox.nvml import Script, build, load
 from tests.unit.kube.scripted import until
 
 POD = "3f6c1a52-9d0e-4b8a-8c1d-2f7e6a5b4c3d"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deviceshare.domain.objects.usage import Sighting, decode
-from tests.nvml import Script, build
+from deviceshare_sandbox.nvml import Script, build
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deviceshare.nvidia import Driver
-from tests.nvml import Script, build, load
+from deviceshare_sandbox.nvml import Script, build, load
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """What must hold on every machine with NVIDIA's GPUs: `tox run -e gpu` runs this on the machine's own.
 
-Without a GPU that fails. Elsewhere the GPUs are those of tests/nvml.
+Without a GPU that fails. Elsewhere the GPUs are those of deviceshare_sandbox/nvml.
 """
 
 import os
@@ -13,7 +13,7 @@ import pytest
 
 from deviceshare.domain.objects.hardware import NVLINK, PROXIMITY
 from deviceshare.nvidia import Driver, Watch, read_inventory, read_usage
-from tests.nvml import Script
+from deviceshare_sandbox.nvml import Script
 
 REAL = os.environ.get("DEVICESHARE_GPU") == "real"
 

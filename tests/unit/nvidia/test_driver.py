@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deviceshare.nvidia import Driver, NoDriver, NvmlRefused, read_inventory, read_usage
-from tests.nvml import Script
+from deviceshare_sandbox.nvml import Script
 
 TESTS = Path(__file__).parent
 

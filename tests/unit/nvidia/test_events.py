@@ -7,7 +7,7 @@ import pytest
 
 from deviceshare.domain.device_health.readings import Xid
 from deviceshare.nvidia import Driver, Lost, NoDriver, Watch
-from tests.nvml import Script
+from deviceshare_sandbox.nvml import Script
 
 
 def xid(uuid: str, number: int) -> Xid:

@@ -9,7 +9,7 @@ import pytest
 from deviceshare.domain.device_health.readings import Inventory
 from deviceshare.domain.objects.hardware import Part
 from deviceshare.nvidia import Driver, _pci, read_inventory
-from tests.nvml import Script
+from deviceshare_sandbox.nvml import Script
 
 
 def test_a_gpu_is_read_with_all_that_the_driver_tells(script: Script, driver: Driver, tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from deviceshare_sandbox.nvml import build
 from deviceshare_sandbox.reports import SandboxError
-from tests.nvml import build
 
 
 def program(directory: Path, name: str, text: str) -> None:

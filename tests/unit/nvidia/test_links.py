@@ -6,7 +6,7 @@ import pytest
 
 from deviceshare.domain.objects.hardware import NUMA, NVLINK, SWITCH, Link
 from deviceshare.nvidia import Driver, read_inventory
-from tests.nvml import Script
+from deviceshare_sandbox.nvml import Script
 
 
 def found(sysfs: Path = Path("/nowhere")) -> dict[tuple[int, int], tuple[str, int]]:

@@ -14,7 +14,7 @@ import pytest
 from deviceshare.domain.device_health.containers import ProcessUse
 from deviceshare.domain.device_health.readings import DeviceUse, Inventory
 from deviceshare.domain.objects.hardware import NUMA, NVLINK, SWITCH
-from tests.nvml import Script, build
+from deviceshare_sandbox.nvml import Script, build
 
 READ = """
 import msgspec, sys

@@ -3,7 +3,7 @@
 from deviceshare.domain.device_health.containers import ProcessUse
 from deviceshare.domain.device_health.readings import DeviceUse
 from deviceshare.nvidia import Driver, read_usage
-from tests.nvml import Script
+from deviceshare_sandbox.nvml import Script
 
 
 def test_memory_and_utilization_are_read_per_gpu(script: Script, driver: Driver) -> None:

@@ -8,7 +8,7 @@ script.xid(first, 79)
 script.lose(second)
 """
 
-from tests.nvml.library import VARIABLE, build, load
-from tests.nvml.script import Script
+from deviceshare_sandbox.nvml.library import VARIABLE, build, load
+from deviceshare_sandbox.nvml.script import Script
 
 __all__ = ["VARIABLE", "Script", "build", "load"]

@@ -1,4 +1,4 @@
-/* Reads the script that DEVICESHARE_TEST_NVML names: one fact in a line, its words separated by tabs. script.py writes it
+/* Reads the script that DEVICESHARE_NVML_SCRIPT names: one fact in a line, its words separated by tabs. script.py writes it
  * and says what each line means. Nothing is kept between two questions, for it may change between them. */
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@ enum { MAX_WORDS = 8, MAX_LINE = 512 };
 typedef struct { FILE *file; char line[MAX_LINE]; char *word[MAX_WORDS]; } script_t;
 
 static script_t opened(void) {
-    const char *path = getenv("DEVICESHARE_TEST_NVML");
+    const char *path = getenv("DEVICESHARE_NVML_SCRIPT");
     return (script_t){.file = path ? fopen(path, "r") : NULL};
 }
 
@@ -53,7 +53,7 @@ static long count(const char *verb) {
 typedef struct { ino_t inode; struct timespec time; } stamp_t;
 
 static stamp_t stamp(void) {
-    const char *path = getenv("DEVICESHARE_TEST_NVML");
+    const char *path = getenv("DEVICESHARE_NVML_SCRIPT");
     struct stat is;
     return path && !stat(path, &is) ? (stamp_t){is.st_ino, is.st_mtim} : (stamp_t){0};
 }

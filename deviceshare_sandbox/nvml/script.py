@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.nvml.library import VARIABLE
+from deviceshare_sandbox.nvml.library import VARIABLE
 
 H100: Final = "NVIDIA H100 80GB HBM3"
 GPU_IS_LOST: Final = 15

@@ -9,7 +9,7 @@ from typing import Final
 from deviceshare_sandbox import debian
 from deviceshare_sandbox.reports import Progress, SandboxError
 
-VARIABLE: Final = "DEVICESHARE_TEST_NVML"
+VARIABLE: Final = "DEVICESHARE_NVML_SCRIPT"
 """The environment variable that names the script; read at each call of NVML."""
 SONAME: Final = "libnvidia-ml.so.1"
 """What pynvml asks the dynamic linker for."""
