@@ -208,7 +208,7 @@ def _pid(uid: str) -> int:
 
 
 def _write_process(proc: Path, pid: int, name: str, cgroup: str) -> None:
-    """In a process group of its own: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html; field 22 is _STARTED."""
+    """In a process group of its own; field 22 of stat is _STARTED: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html"""
     directory = proc / str(pid)
     directory.mkdir(exist_ok=True)
     (directory / "comm").write_text(f"{name}\n")

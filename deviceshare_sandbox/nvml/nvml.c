@@ -322,7 +322,7 @@ int nvmlEventSetWait_v2(events_t *set, event_t *event, unsigned int timeout) {
     stamp_t before = {0};
     ANSWER(NULL);
     for (unsigned int waited = 0;; waited += 10) {
-        /* Who waits costs nothing, as with the real one: tests measure what an agent at rest needs. */
+        /* Waiting costs nothing, as with the real one: tests measure what an agent at rest needs. */
         stamp_t now = stamp();
         int result = same(before, now) ? TIMEOUT : pending(set, event);
         if (result != TIMEOUT || waited >= timeout) return result;
