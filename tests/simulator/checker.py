@@ -218,11 +218,13 @@ class Checker:
         """Whether devices can be had there.
 
         Not where claims name UUIDs that nobody reports, or numbers that no card has any more: what these mean is known
-        to nobody.
+        to nobody. Nor where a claim was restored by numbers that an agent's report can't be matched with.
         """
         machine = self._machines[node]
         held = [each for claim in self._claims(node).values() for each in _devices(claim)]
         if any("uuid" not in each and each["index"] >= len(machine.order) for each in held):
+            return False
+        if node in self.forced and machine.agent and any("uuid" not in each for each in held):
             return False
         return machine.up and (machine.agent or not any("uuid" in each for each in held))
 
