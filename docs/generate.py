@@ -31,7 +31,7 @@ from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.shares import DIALECTS, WHOLE, Dialect, in_gib
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, TurnHolder, TurnQueue, Usage
-from deviceshare.domain.placement.device_state import Health, Use
+from deviceshare.domain.placement.device_states import Health, Use
 from deviceshare.metrics import Metrics, ServerMetrics
 from deviceshare.run.group_metrics import GroupMetrics
 from deviceshare.run.quota_metrics import QuotaMetrics

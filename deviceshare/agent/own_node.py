@@ -7,8 +7,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from deviceshare.domain.device_health.containers import NodePod, NodePods
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.placement.device_state import Use
-from deviceshare.domain.placement.device_states import device_states
+from deviceshare.domain.placement.device_states import Use, device_states
 from deviceshare.loops.ports import Kind, Mirror, Recorder
 
 T = TypeVar("T")

@@ -41,7 +41,7 @@ from deviceshare.domain.answers.waiting import WaitingPod
 from deviceshare.domain.device_health.overuse import OVERUSE_CURE
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.shares import WHOLE
-from deviceshare.domain.placement.device_state import Use
+from deviceshare.domain.placement.device_states import Use
 from deviceshare.domain.wording import counted, listed
 
 if TYPE_CHECKING:

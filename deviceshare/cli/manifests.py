@@ -35,8 +35,8 @@ from deviceshare.domain.objects.workloads import (
     pods_of,
     templates_in,
 )
-from deviceshare.domain.placement.device_memory import memory_mib
 from deviceshare.domain.placement.inventory import take
+from deviceshare.domain.placement.shared_resources import memory_mib
 from deviceshare.domain.wording import counted
 
 T = TypeVar("T")

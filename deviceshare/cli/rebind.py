@@ -20,7 +20,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import current
-from deviceshare.domain.placement import replacement, share_replacement
+from deviceshare.domain.placement import replacement
 from deviceshare.domain.placement.device_states import device_states, held_by
 from deviceshare.domain.placement.replacement import Replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
@@ -119,8 +119,8 @@ class Asked(NamedTuple):
 
     def judged(self) -> Replacement:
         if isinstance(self.by, Group):
-            return share_replacement.judge_group(self.ledger, self.by.uid)
-        return share_replacement.judge_share(self.ledger, self.by)
+            return replacement.judge_group(self.ledger, self.by.uid)
+        return replacement.judge_share(self.ledger, self.by)
 
 
 async def _ask(api: Cluster, look: Callable[[], Awaitable[Asked]]) -> str:

@@ -24,8 +24,7 @@ from deviceshare.domain.answers.pod_view import NONE, numbers, processes
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.usage import DeviceUsage, TurnQueue, Usage
-from deviceshare.domain.placement.device_state import DeviceState
-from deviceshare.domain.placement.device_states import device_states
+from deviceshare.domain.placement.device_states import DeviceState, device_states
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.ports import ApiError, Forbidden, Unavailable
 

@@ -32,14 +32,13 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.quantities import is_some
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.shares import DIALECTS
-from deviceshare.domain.placement import annotated_devices, counted_devices, dialect_leftovers
-from deviceshare.domain.placement.barred_pods import barred, ruled_out
-from deviceshare.domain.placement.blind_spots import UnreadableObject, unreadable
+from deviceshare.domain.placement import shared_resources
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import KEPT_OUT, take
-from deviceshare.domain.placement.join_obstacles import claimed_twice, request_of
+from deviceshare.domain.placement.join_obstacles import UnreadableObject, claimed_twice, request_of, unreadable
 from deviceshare.domain.placement.ledger_budget import BUDGET, crowding
+from deviceshare.domain.placement.node_choice import barred, ruled_out
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS, SHARED_NODES
 from deviceshare.loops.ports import ApiError, Cluster, Kind
 
@@ -198,7 +197,7 @@ def _counted(nodes: Iterable[Node]) -> Iterator[Finding]:
     """How the devices of shared nodes were counted where labels, annotations or plugins describe sharing."""
     found = _Found(list)
     for node in (each for each in nodes if each.shared):
-        for resource, counted in counted_devices.count(node).items():
+        for resource, counted in shared_resources.count_devices(node).items():
             if counted.found and counted.number:
                 found[f"{counted.number} {resource} ({counted.found})"].append(node.metadata.name)
     for what, names in sorted(found.items()):
@@ -219,7 +218,7 @@ def summary(shared: Iterable[Node], ledgers: Ledgers) -> str:
 
 def _sources(node: Node, status: LedgerStatus) -> dict[str, set[str]]:
     """The resources of the node by where they come from, the first source that knows a vendor's devices."""
-    named = annotated_devices.read(node.metadata.annotations.get(contract.INVENTORY_ANNOTATION, "")).resources
+    named = shared_resources.read_annotated(node.metadata.annotations.get(contract.INVENTORY_ANNOTATION, "")).resources
     annotated = {vendors.vendor_of(each) for each in named}
     reported = {part.resource for part in status.hardware.devices}
     found: defaultdict[str, set[str]] = defaultdict(set)
@@ -348,14 +347,14 @@ def judge_shares(nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> Itera
     shared = {node.metadata.name: node for node in nodes if node.shared}
     advertised, unknown = _Found(list), _Found(list)
     for name, node in shared.items():
-        for resource in dialect_leftovers.advertised(node):
+        for resource in shared_resources.advertised(node):
             advertised[resource].append(name)
     shareable = {resource for dialect in DIALECTS.values() for resource in dialect.devices}
     for ledger in (each for each in ledgers if each.node in shared):
         for resource in {device.resource for device in ledger.devices if not ledger.memory_of(device)} & shareable:
             unknown[resource].append(ledger.node)
     for resource, names in sorted(advertised.items()):
-        reason = dialect_leftovers.leftover_reason([resource])
+        reason = shared_resources.leftover_reason([resource])
         what = f"{resource} is advertised by {listed(names)}: {reason.text}"
         yield Finding(WARNING, what, reason.cure)
     for resource, names in sorted(unknown.items()):  # no warning: percent works, and so do groups

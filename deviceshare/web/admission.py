@@ -40,8 +40,8 @@ from deviceshare.domain.objects.groups import DEFAULT_LIFE, Group, GroupLife
 from deviceshare.domain.objects.object_decoder import ObjectDecoder
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS, NO_SHARE, ShareRequest
-from deviceshare.domain.placement.namespaces import Namespaces
-from deviceshare.domain.placement.quotas import Quotas
+from deviceshare.domain.placement.fleet import Quotas
+from deviceshare.domain.placement.join_obstacles import Namespaces
 from deviceshare.loops.ports import Mirror
 from deviceshare.web.quoting import Repeats
 from deviceshare.web.review import (

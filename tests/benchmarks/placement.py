@@ -36,7 +36,7 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.requests import GROUP, POD, Holder, Request
 from deviceshare.domain.objects.shares import GPU_PERCENT, Need, Share, ShareRequest
-from deviceshare.domain.placement import allocation, sharing
+from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Fleet
 
 RESOURCE: Final = vendors.NVIDIA.resource
@@ -147,7 +147,7 @@ class TracedFleet:
             assert devices is not None
             return claim_of(request.holder, devices)
         if device is None:
-            shares = sharing.choose_shares(request.share, request.strategy, self.fleet.rooms(name))
+            shares = allocation.choose_shares(request.share, request.strategy, self.fleet.rooms(name))
             assert shares is not None
         else:
             [need] = request.share.needs

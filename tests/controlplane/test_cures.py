@@ -11,7 +11,7 @@ import pytest
 from deviceshare.domain import contract
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, METAGPU
-from deviceshare.domain.placement import dialect_leftovers
+from deviceshare.domain.placement import shared_resources
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import NODES
@@ -179,14 +179,14 @@ def test_what_another_plugin_left_on_a_node_is_removed(pool: Pool) -> None:
     said = pool.eventually(lambda: pool.kubectl("describe", "node", node), refers(told))
     assert "kubectl patch node NODE --subresource=status --type=merge -p '" in said
 
-    left = dialect_leftovers.advertised(seen(pool, node))
+    left = shared_resources.advertised(seen(pool, node))
     assert left == {ALIYUN_GPU_MEM, METAGPU}
-    cure = dialect_leftovers.leftover_reason(left).cure
+    cure = shared_resources.leftover_reason(left).cure
     run_in_shell(pool, cure[cure.index("kubectl") : cure.rindex("(")].replace("NODE", node))
 
     status = pool.get("node", node)["status"]
     assert status["capacity"] == status["allocatable"] == before
-    assert not dialect_leftovers.advertised(seen(pool, node))
+    assert not shared_resources.advertised(seen(pool, node))
     pool.eventually(lambda: pool.kubectl("get", "ndev", node), lambda text: "metagpu" not in text)
 
 

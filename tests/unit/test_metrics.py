@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deviceshare import __version__
 from deviceshare.domain.answers.census import DeviceCount, DeviceMemory
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.placement.device_state import Health, Use
+from deviceshare.domain.placement.device_states import Health, Use
 from deviceshare.metrics import Metrics
 
 

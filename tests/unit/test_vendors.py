@@ -17,10 +17,9 @@ from deviceshare.domain.objects.devices import Device, devices_of, visible
 from deviceshare.domain.objects.groups import spec_faults
 from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement import annotated_devices, inventory
-from deviceshare.domain.placement.device_memory import memory_mib
-from deviceshare.domain.placement.join_obstacles import pod_obstacle
-from deviceshare.domain.placement.namespaces import Namespaces
+from deviceshare.domain.placement import inventory, shared_resources
+from deviceshare.domain.placement.join_obstacles import Namespaces, pod_obstacle
+from deviceshare.domain.placement.shared_resources import memory_mib
 from deviceshare.domain.vendors import Vendor, vendor_of
 from deviceshare.domain.wording import listed
 from deviceshare.web import ui
@@ -71,7 +70,7 @@ def test_groups_and_nodes_may_name_its_resource_and_texts_do() -> None:
     assert spec_faults(a_group(resources={EVEN.resource: 2}).spec) == []
     [fault] = spec_faults(a_group(resources={"even.example/tpu": 2}).spec)
     assert fault.endswith(f"known are {listed(row.resource for row in vendors.VENDORS)}")
-    assert EVEN.resource in annotated_devices.read("x=1").faults[0]
+    assert EVEN.resource in shared_resources.read_annotated("x=1").faults[0]
 
 
 @fourth

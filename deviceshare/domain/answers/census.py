@@ -11,7 +11,7 @@ from deviceshare.domain.answers.device_parts import allocated
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, TERMINATING, Group
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement.device_state import Health, Use
+from deviceshare.domain.placement.device_states import Health, Use
 from deviceshare.domain.placement.fleet import Fleet
 
 MOST_NAMESPACES: Final = 8

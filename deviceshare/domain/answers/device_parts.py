@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from deviceshare.domain.objects.hardware import Overuse
 from deviceshare.domain.objects.shares import MIB_PER_GIB, WHOLE, Share, in_gib
-from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState, Sharer, Use
+from deviceshare.domain.placement.device_states import ALLOCATED, DeviceState, Sharer, Use
 from deviceshare.domain.placement.rooms import capacity, mib, used
 from deviceshare.domain.wording import listed
 

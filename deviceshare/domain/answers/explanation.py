@@ -23,7 +23,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT, current
-from deviceshare.domain.placement import topology
+from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, left_out, pod_obstacle, request_of
@@ -143,7 +143,7 @@ def _held(fleet: Fleet, group: Group) -> dict[str, str]:
     held, former = ledger.held(claim), described(claim.former)
     return {
         "devices": described(held),
-        "why these": topology.reason(held, ledger.hardware.links) or (LOWEST if len(held) > 1 else ""),
+        "why these": allocation.topology_reason(held, ledger.hardware.links) or (LOWEST if len(held) > 1 else ""),
         "before a rebind": f"{former}, reserved while pods may use them" if former else "",
     }
 

@@ -9,8 +9,15 @@ from msgspec import to_builtins
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices, Patch, Summary, as_json, patched
 from deviceshare.domain.objects.shares import WHOLE, in_gib
-from deviceshare.domain.placement.device_state import DeviceState, Health, Use
-from deviceshare.domain.placement.device_states import by_resource, device_states, doubted, numbers
+from deviceshare.domain.placement.device_states import (
+    DeviceState,
+    Health,
+    Use,
+    by_resource,
+    device_states,
+    doubted,
+    numbers,
+)
 from deviceshare.domain.placement.rooms import mib
 from deviceshare.domain.wording import counted
 

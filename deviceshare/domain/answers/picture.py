@@ -19,11 +19,9 @@ from deviceshare.domain.objects.hardware import Hardware, Overuse, Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
-from deviceshare.domain.placement.blind_spots import UnreadableObject, unreadable
-from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState, Health, Use
-from deviceshare.domain.placement.device_states import by_resource, doubted
+from deviceshare.domain.placement.device_states import ALLOCATED, DeviceState, Health, Use, by_resource, doubted
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import opaque_reason, withheld_reason
+from deviceshare.domain.placement.join_obstacles import UnreadableObject, opaque_reason, unreadable, withheld_reason
 
 
 class Unseen(Struct, frozen=True, rename="camel"):

@@ -25,7 +25,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.objects.shares import current
-from deviceshare.domain.placement import allocation, topology
+from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import invalid, pod_obstacle, request_of
 
@@ -206,7 +206,7 @@ class Planner:
             message=str(group_status.bound(group, self._fleet, mine)),
             node=group.node,
             devices=selected(held),
-            why_these=topology.reason(held, self._fleet.available(group.node).links),
+            why_these=allocation.topology_reason(held, self._fleet.available(group.node).links),
             equals=self._equals.get(group.name, 0),
             already=bool(self._before[group.name]),
             pods=[pod.metadata.key for pod in mine if pod.node],

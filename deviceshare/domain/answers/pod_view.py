@@ -17,8 +17,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.objects.shares import WHOLE
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
-from deviceshare.domain.placement.device_state import DeviceState, Sharer, Use
-from deviceshare.domain.placement.device_states import device_states, held_by
+from deviceshare.domain.placement.device_states import DeviceState, Sharer, Use, device_states, held_by
 from deviceshare.domain.placement.rooms import capacity, mib, units, used
 from deviceshare.domain.wording import listed
 

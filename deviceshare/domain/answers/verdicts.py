@@ -16,15 +16,14 @@ from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.objects.shares import Share, ShareRequest
-from deviceshare.domain.placement import allocation, sharing, topology
-from deviceshare.domain.placement.device_state import SERVES_GROUPS, SERVES_SHARES, DeviceState, Health, Use
-from deviceshare.domain.placement.device_states import held_by
+from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement.device_states import SERVES_GROUPS, SERVES_SHARES, DeviceState, Health, Use, held_by
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.rooms import Room, units, used
 
 _WHY_THESE: Final = {
     "binpack": "where the least room is left that suffices",
-    sharing.SPREAD: "where the most room is left",
+    allocation.SPREAD: "where the most room is left",
 }
 
 
@@ -87,7 +86,7 @@ def chosen_shares(fleet: Fleet, request: Request, node: str) -> tuple[Share, ...
     within = request.within
     opaque = frozenset() if within else fleet.opaque(node)
     rooms = [(device, room) for device, room in fleet.rooms(node, within) if device.resource not in opaque]
-    return sharing.choose_shares(request.share, request.strategy, rooms) or ()
+    return allocation.choose_shares(request.share, request.strategy, rooms) or ()
 
 
 def verdicts(fleet: Fleet, request: Request, fault: Reason | None = None) -> list[NodeVerdict]:
@@ -120,7 +119,7 @@ def _of_devices(fleet: Fleet, request: Request, name: str, reason: Reason | None
         reason,
         score,
         would_get=selected(chosen),
-        why_these=topology.reason(chosen, available.links),
+        why_these=allocation.topology_reason(chosen, available.links),
         lacks=sum(max(count - free[resource], 0) for resource, count in wants.items()),
         devices=[
             _verdict(state, _in_the_way(fleet, name, state, SERVES_SHARES))
@@ -155,7 +154,7 @@ def _in_part(fleet: Fleet, node: str, state: DeviceState, share: ShareRequest, r
     if any(room.takes(need) for need in share.needs):
         return _verdict(state, (), str(room))
     if not room.size and all(need.memory_mib for need in share.needs):
-        return _verdict(state, [("its memory is not known", sharing.MEMORY_UNKNOWN.cure)], str(room))
+        return _verdict(state, [("its memory is not known", allocation.MEMORY_UNKNOWN.cure)], str(room))
     least = min((cost for need in share.needs if (cost := units(need, room.size)) is not None), default=0)
     if least > room.capacity:
         smallest = min(share.needs, key=lambda need: units(need, room.size) or 0)

@@ -18,9 +18,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import POD, Request
 from deviceshare.domain.objects.shares import ShareRequest, in_gib
-from deviceshare.domain.placement.barred_pods import ruled_out
-from deviceshare.domain.placement.device_state import SERVES_GROUPS, SERVES_SHARES, DeviceState, Use
-from deviceshare.domain.placement.device_states import held_by, numbers
+from deviceshare.domain.placement.device_states import SERVES_GROUPS, SERVES_SHARES, DeviceState, Use, held_by, numbers
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import (
     NOT_SHARED,
@@ -30,8 +28,8 @@ from deviceshare.domain.placement.join_obstacles import (
     pod_obstacle,
     request_of,
 )
-from deviceshare.domain.placement.overview import NodeLists
-from deviceshare.domain.placement.situations import Stamp
+from deviceshare.domain.placement.node_choice import ruled_out
+from deviceshare.domain.placement.shapes import NodeLists, Stamp
 from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
 

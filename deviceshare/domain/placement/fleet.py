@@ -1,36 +1,168 @@
-"""The fleet: the shared nodes as the mirrors show them, and which of them a request fits on.
-
-Besides the mirrors' objects it holds the devices that a bind under way has taken in memory ("assumed"). It answers the
-extender, the conditions and `explain` alike. It may be stale, so it only proposes; the ledger of the node decides.
-
-Each node's situation is kept as a `Shape`, up to date at each change, so that a filter call reasons once per shape.
-"""
+"""The fleet: all shared nodes with their ledgers, the groups, shares and quotas on them, and binds under way."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from deviceshare.domain.objects.devices import Device, Devices
+from msgspec.structs import replace
+
+from deviceshare.domain.objects.device_quota import DeviceQuota, Reservation, counted, reservation_of
+from deviceshare.domain.objects.devices import Device, Devices, Identity, identities
+from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
-from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.placement import allocation, join_obstacles, sharing
-from deviceshare.domain.placement.assumptions import Assumption, left_of, touched
-from deviceshare.domain.placement.blind_spots import BlindSpots, UnreadableObject
-from deviceshare.domain.placement.device_sizes import DeviceSizes
-from deviceshare.domain.placement.device_state import DeviceState
-from deviceshare.domain.placement.device_states import device_states, doubted, free_devices
-from deviceshare.domain.placement.dialect_leftovers import advertised, leftover_reason
-from deviceshare.domain.placement.homes import Homes
+from deviceshare.domain.objects.requests import GROUP, POD, Request
+from deviceshare.domain.objects.shares import Share
+from deviceshare.domain.placement import allocation, join_obstacles
+from deviceshare.domain.placement.device_states import DeviceState, device_states, doubted, free_devices
+from deviceshare.domain.placement.join_obstacles import BlindSpots, Namespaces, UnreadableObject
 from deviceshare.domain.placement.ledger_budget import Crowding, crowding
-from deviceshare.domain.placement.namespaces import Namespaces
-from deviceshare.domain.placement.node_selections import Selections
-from deviceshare.domain.placement.node_shape import Shape, counts, opaque
-from deviceshare.domain.placement.quotas import Quotas
-from deviceshare.domain.placement.rooms import Room
-from deviceshare.domain.placement.shapes import EFFORT, Filtered
-from deviceshare.domain.placement.situations import Situations
+from deviceshare.domain.placement.node_indexes import DeviceSizes, Selections
+from deviceshare.domain.placement.rooms import Room, used
+from deviceshare.domain.placement.shapes import EFFORT, Filtered, Shape, Situations, counts, opaque
+from deviceshare.domain.placement.shared_resources import advertised, leftover_reason
+
+# Assumptions: what binds under way take in memory, before their claims are written.
+
+
+class Assumption(NamedTuple):
+    """Devices, or shares of devices, that a bind under way takes on a node."""
+
+    node: str
+    devices: Devices = ()
+    shares: tuple[Share, ...] = ()
+    within: str = ""
+    """The UID of the group of whose devices the shares are parts."""
+
+    @property
+    def touched(self) -> set[Identity]:
+        """The devices that nobody else gets whole."""
+        return identities((*self.devices, *(share.device for share in self.shares)))
+
+
+def touched(assumed: Iterable[Assumption]) -> set[Identity]:
+    """The devices that nobody else gets whole."""
+    return {device for each in assumed for device in each.touched}
+
+
+def left_of(room: Room, device: Device, assumed: Iterable[Assumption], within: str) -> Room:
+    """The room without what binds under way take of the device; `within` as in `Assumption`."""
+    for each in assumed:
+        if not within and device.identity in identities(each.devices):
+            return room._replace(free=0)
+        shares = [share for share in each.shares if share.device.identity == device.identity]
+        if each.within == within and shares:
+            room = room.less(used(shares, room.size))
+    return room
+
+
+# Homes: the node that each holder lives on, as far as pods, claims and binds under way tell.
+
+
+class Homes:
+    """Mutable, but pure."""
+
+    def __init__(self) -> None:
+        self._living: dict[str, dict[str, str]] = {}
+        self._claims: dict[str, str] = {}
+
+    def set_living(self, uid: str, pod: str, node: str) -> None:
+        """Takes in where a pod that received devices of the holder `uid` lives; "" when it no longer does."""
+        pods = self._living.setdefault(uid, {})
+        if node:
+            pods[pod] = node
+        else:
+            pods.pop(pod, None)
+        if not pods:
+            del self._living[uid]
+
+    def set_claims(self, node: str, before: Iterable[str], after: Iterable[str]) -> None:
+        """Takes in which holders, by UID, have claims on the node, and which had."""
+        for uid in before:
+            if self._claims.get(uid) == node:
+                del self._claims[uid]
+        for uid in after:
+            self._claims[uid] = node
+
+    def pods(self, uid: str) -> dict[str, str]:
+        """The live pods with devices of the holder `uid`: `namespace/name` → node."""
+        return self._living.get(uid, {})
+
+    def of(self, request: Request, assumed: Assumption | None) -> str:
+        """Where the holder is: by its own word, by its pods, by the bind under way, and by its claim, in this order.
+
+        Pods come before a claim since somebody may have wiped a group's status (claims.md, repair).
+        A claim may be of a bind that ended half-way: it is used or, once marked, waited for, so that no group comes to
+        live on two nodes.
+        """
+        uid = request.holder.uid
+        if request.node:
+            return request.node
+        if living := self._living.get(uid):
+            return next(iter(living.values()))
+        return assumed.node if assumed else self._claims.get(uid, "")
+
+    def pinned(self, request: Request, assumed: Assumption | None) -> str:
+        """The node that the holder can't leave, or "".
+
+        A pod may leave its claim behind, unless it was bound by it, or is being bound: its Binding decides where it
+        lives, and the claim is collected. A group's claim holds it, since others may have joined by it.
+        """
+        if request.holder.kind == POD and not assumed and request.holder.uid not in self._living:
+            return ""
+        return self.of(request, assumed)
+
+
+# The DeviceQuotas as the mirror shows them, and which of them keeps a group from being bound.
+
+
+class Quotas:
+    """Mutable, but pure. It proposes: a bind writes each matching quota, by the version it saw (claims.md, Quotas)."""
+
+    def __init__(self) -> None:
+        self._quotas: dict[str, DeviceQuota] = {}
+
+    def put(self, name: str, quota: DeviceQuota | None) -> None:
+        """Takes in a quota's newest state; None when it is gone."""
+        if quota is None:
+            self._quotas.pop(name, None)
+        else:
+            self._quotas[name] = quota
+
+    def apply(self, quota: DeviceQuota, groups: Iterable[Group]) -> None:
+        """Takes in a manifest of a quota, for plans: the known quota's reservations stay, and bound groups count."""
+        known = self._quotas.get(quota.name, quota).status.reservations
+        bound = {each.uid: reservation_of(each) for each in groups if each.node and quota.matches(each.metadata.labels)}
+        self.put(quota.name, replace(quota, status=counted(quota, known | bound, complete=True)))
+
+    def matching(self, labels: Mapping[str, str]) -> list[str]:
+        """The names of the quotas that count a group with these labels, sorted."""
+        return sorted(name for name, quota in self._quotas.items() if quota.matches(labels))
+
+    def obstacle(self, request: Request) -> Reason | None:
+        """Why the group can't be bound now, or None."""
+        if not self._quotas or request.holder.kind != GROUP:
+            return None
+        uid, _, group = request.holder
+        found = (self._quotas[name].obstacle(uid, group, request.resources) for name in self.matching(request.labels))
+        return next(filter(None, found), None)
+
+    def refusal(self, group: Group) -> Reason | None:
+        """Why the group could never be bound, whoever else holds devices, or None."""
+        names = self.matching(group.metadata.labels)
+        found = (self._quotas[name].alone_too_large(group.name, group.spec.resources) for name in names)
+        return next(filter(None, found), None)
+
+    def reserve(self, request: Request) -> None:
+        """Counts the group as bound, in memory alone: for plans."""
+        for name in self.matching(request.labels):
+            quota = self._quotas[name]
+            mine = {request.holder.uid: Reservation(request.holder.name, dict(request.resources))}
+            self._quotas[name] = replace(quota, status=counted(quota, quota.status.reservations | mine))
+
+
+# The fleet: the shared nodes as the mirrors show them, and which of them a request fits on.
 
 T = TypeVar("T")
 
@@ -250,18 +382,18 @@ class Fleet:
             return shape.obstacle
         if shape and (left := shape.advertised & set(request.share.resources)):
             return leftover_reason(left)
-        lacks = sharing.shortage(request.share, [room for _, room in self.rooms(home, within)])
+        lacks = allocation.share_shortage(request.share, [room for _, room in self.rooms(home, within)])
         crowded = self._crowding.get(home)
         return lacks or (crowded.obstacle_to(request._replace(resources={})) if crowded else None)
 
     def how_many(self, request: Request, names: Iterable[str], most: int) -> int:
         """How many pods with the request's share have room on these nodes together; counts no further than `most`."""
         within, known, total = request.within, dict[int, int](), 0
-        effort = sharing.Effort(EFFORT)
+        effort = allocation.Effort(EFFORT)
         for shape in filter(None, map(self._shapes.get, names)):
             if id(shape) not in known and total < most:
                 rooms = [room for _, room in self.rooms(request.node, within)] if within else shape.rooms
-                known[id(shape)] = sharing.how_many(request.share, rooms, most, effort)
+                known[id(shape)] = allocation.how_many(request.share, rooms, most, effort)
             total += known.get(id(shape), 0)
         return min(total, most)
 

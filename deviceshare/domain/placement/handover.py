@@ -1,27 +1,43 @@
-"""The hand-over: the words that name a container's devices to its node's container runtime.
+"""Handover: how devices are given to containers on a node, whole or as shares, and what each is told."""
 
-NVIDIA's runtime in its legacy mode takes numbers and UUIDs in the variable. In mode `cdi`, and where NVIDIA's NRI
-plugin injects devices, only qualified CDI names (`KIND=DEVICE`) work, and a bare number or UUID keeps the container
-from starting. Which of these a node understands is known from the node alone: from what its agent reports, from the
-node's label, or from the cluster's setting. The leader decides it for each node and writes it into the node's ledger,
-so that whoever binds there uses the same words.
-
-https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
-https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/cdi.html
-"""
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.devices import Device, Devices
-from deviceshare.domain.objects.hardware import Hardware, Withheld
+from deviceshare.domain.objects.devices import Device, Devices, visible
+from deviceshare.domain.objects.hardware import Hardware, Part, Publication, Withheld
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import (
+    ALIYUN_GPU_MEM,
+    DEVICE_GIB,
+    DEVICE_INDEX,
+    HEAP_FRACTION,
+    LIMITS,
+    MEMORY_FRACTION,
+    MEMORY_LIMIT,
+    MIB_PER_GIB,
+    PERCENT,
+    PYTORCH,
+    WHOLE,
+    Share,
+    as_stored,
+    container_annotation,
+    current,
+    devices_of_container,
+    in_full,
+)
 from deviceshare.domain.placement.inventory import Offer
+from deviceshare.domain.placement.rooms import capacity, units
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
+
+# The hand-over: the words that name a container's devices to its node's container runtime.
 
 AUTO: Final = "auto"
 INDEX: Final = "index"
@@ -154,3 +170,262 @@ _LABELLED_CDI: Final = (
 )
 _OTHER_NUMBERS: Final = "hand-over by index needs the runtime's numbers, and ResourceSlices have others"
 _AGENT: Final = "install the chart with agent.enabled=true"
+
+
+# The hand-over of shares: the annotations by which each container of a pod gets its own devices and their limits.
+# The names of devices follow the node's hand-over, as those of groups do. gpushare's own annotations are written
+# beside them for tools that read those (AliyunContainerService/gpushare-device-plugin, `cmd/inspect`).
+
+_LONGEST_FOR_NRI: Final = 53
+"""Characters of a container's name behind `nvidia.cdi.k8s.io/container.`, of the 63 that a name may have."""
+_RESERVE_MIB: Final = 640
+"""What a process takes of a device beside its framework's memory pool: the CUDA context, and libraries. With PyTorch
+610 MiB on an H100 (docs/reliability.md)."""
+
+
+def share_annotations(pod: Pod, ledger: NodeDevices, shares: Sequence[Share]) -> dict[str, str]:
+    """What a Binding writes for a claim's shares of the pod's containers; former ones are on record only."""
+    shares = in_full(shares, pod.share)
+    written = {contract.SHARES: msgspec.json.encode(as_stored(shares)).decode()}
+    shares = current(shares)
+    for container in sorted({share.container for share in shares}):
+        mine = [share for share in shares if share.container == container]
+        written |= _names(container, {share.device for share in mine}, ledger.status.handover)
+        written |= _limits(container, mine, ledger)
+    return written | (_of_gpushare(pod, ledger, shares) if ALIYUN_GPU_MEM in pod.share.resources else {})
+
+
+def container_annotations(containers: Iterable[str]) -> set[str]:
+    """The names of all annotations that a Binding may write for the devices and limits of these containers."""
+    names = set[str]()
+    for container in containers:
+        names |= {container_annotation(kind, container) for kind in LIMITS}
+        names |= {devices_of_container(vendor, container) for vendor in vendors.VENDORS}
+        names |= {_cdi(vendor, container) for vendor in vendors.VENDORS if vendor.cdi_annotation}
+    return names
+
+
+def too_long_for_cdi(ledger: NodeDevices, shares: Iterable[Share]) -> str:
+    """The container that can't be given devices by NVIDIA's NRI plugin since its name is too long, or ""."""
+    for share in shares:
+        vendor = vendors.vendor_of(share.resource)
+        by_cdi = vendor is not None and vendor.cdi_annotation and "/" in ledger.status.handover.get(vendor.name, "")
+        if by_cdi and len(share.container) > _LONGEST_FOR_NRI:
+            return share.container
+    return ""
+
+
+def _names(container: str, devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, str]:
+    names = visible(devices, handover)
+    written = {}
+    for vendor in vendors.VENDORS:
+        if vendor.annotation in names:
+            written[devices_of_container(vendor, container)] = names[vendor.annotation]
+        if vendor.cdi_annotation and vendor.cdi_annotation in names:
+            written[_cdi(vendor, container)] = names[vendor.cdi_annotation]
+    return written
+
+
+def _cdi(vendor: Vendor, container: str) -> str:
+    return f"{vendor.cdi_annotation.partition('/')[0]}/container.{container}"
+
+
+def _limits(container: str, shares: Sequence[Share], ledger: NodeDevices) -> dict[str, str]:
+    present = [ledger.present(share.device) for share in shares]
+    sized = [(share, ledger.memory_of(device)) for share, device in zip(shares, present, strict=True)]
+    values = {DEVICE_INDEX: ",".join(str(device.index) for device in present)}
+    if all(size for _, size in sized):
+        values[DEVICE_GIB] = str(min(size for _, size in sized) // MIB_PER_GIB)
+    limits = [share.memory_mib or share.percent * size // WHOLE for share, size in sized]
+    if all(limits):
+        values[MEMORY_LIMIT] = str(sum(limits))
+    if all(share.percent or size for share, size in sized):
+        # Otherwise nobody knows which part of the device the memory is: the agent has stopped reporting since.
+        values |= _fractions([(Fraction(units(share, size) or 0, capacity(size)), size) for share, size in sized])
+    return {container_annotation(kind, container): value for kind, value in values.items()}
+
+
+def _fractions(parts: Sequence[tuple[Fraction, int]]) -> dict[str, str]:
+    """Of each device the container's part, and the device's memory in MiB."""
+    values = {
+        PERCENT: str(sum(int(WHOLE * part) for part, _ in parts)),
+        MEMORY_FRACTION: _rounded_down(min(part for part, _ in parts)),
+    }
+    if min(part for part, _ in parts) < 1:  # who has whole devices is left to the frameworks' own defaults
+        heap = min(_heap(part, size) for part, size in parts)
+        values[HEAP_FRACTION] = _rounded_down(heap)
+        values[PYTORCH] = f"per_process_memory_fraction:{_rounded_down(heap)}"
+    return values
+
+
+def _heap(part: Fraction, size: int) -> Fraction:
+    """What of the part is left to a framework's pool: half of a small one in any case."""
+    return max(part - Fraction(_RESERVE_MIB, size), part / 2) if size else part * Fraction(9, 10)
+
+
+def _rounded_down(part: Fraction) -> str:
+    """So that it is never more than the share, unless that is next to nothing."""
+    steps = max(int(part * 10_000), 1)
+    return f"{steps // 10_000}.{steps % 10_000:04}"
+
+
+def _of_gpushare(pod: Pod, ledger: NodeDevices, shares: Sequence[Share]) -> dict[str, str]:
+    positions = {container.name: str(number) for number, container in enumerate(pod.spec.containers)}
+    allocation: dict[str, dict[str, int]] = {}
+    for share in shares:
+        if share.container in positions:
+            index = str(ledger.present(share.device).index)
+            allocation.setdefault(positions[share.container], {})[index] = share.memory_mib // MIB_PER_GIB
+    first = ledger.present(shares[0].device)
+    main = [share for share in shares if share.container in positions]
+    return {
+        "ALIYUN_COM_GPU_MEM_IDX": str(first.index),
+        "ALIYUN_COM_GPU_MEM_DEV": str(ledger.memory_of(first) // MIB_PER_GIB),
+        "ALIYUN_COM_GPU_MEM_POD": str(sum(share.memory_mib for share in main) // MIB_PER_GIB),
+        # From the start, so that a device plugin of gpushare that still runs never takes the pod for one of its own.
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "scheduler.framework.gpushare.allocation": msgspec.json.encode(allocation).decode(),
+    }
+
+
+# Steady numbers: a claim goes on meaning its devices when another source begins or ceases to number the node's.
+# ResourceSlices number devices as the kernel does, a device plugin and an agent as the driver's library does. A UUID
+# is the same in all of them. So nobody new gets devices while a claim names some by a number of the one kind and only
+# the other kind is known; and what a claim names by UUID stays known while it is held, published or not.
+# Numbers and UUIDs don't mix: after a reboot a number may mean the device that another claim names by its UUID. While
+# one claim of a node names devices in the one way, nobody new gets any that would be named in the other (`doubts`).
+
+_SHOWN: Final = 3
+
+
+def doubts(ledger: NodeDevices) -> Mapping[str, Withheld]:
+    """By resource, why any of its devices may be one that a claim names otherwise than a new claim would."""
+    by_name: dict[tuple[str, bool], set[str]] = {}
+    for claim in ledger.claims.values():
+        names: tuple[Device | Share, ...] = (*claim.whole, *claim.former, *claim.shares)
+        for each in names:
+            by_name.setdefault((each.resource, bool(each.uuid)), set()).add(claim.holder_name)
+    named: dict[Vendor | None, dict[bool, set[str]]] = {}
+    for (resource, has_uuid), who in by_name.items():
+        named.setdefault(vendors.vendor_of(resource), {}).setdefault(has_uuid, set()).update(who)
+    found = {}
+    for resource in sorted({device.resource for device in ledger.devices}) if named else ():
+        others = named.get(vendors.vendor_of(resource), {})
+        mine = [device for device in ledger.devices if device.resource == resource]
+        for has_uuid in {bool(device.uuid) for device in as_claimed(mine, ledger.status.handover)}:
+            if holders := others.get(not has_uuid):
+                seen = any(device.uuid for device in mine)
+                found[resource] = _doubt(resource, holders, have_uuids=not has_uuid, seen=seen)
+    return found
+
+
+def by_uuid(ledger: NodeDevices, except_of: Collection[str]) -> dict[str, Claim]:
+    """The claims by number as they are to be, by UUID, once the agent reports in the boot that the node is in.
+
+    Each container that runs was started in this boot, and opened what its number means in it. The numbers stay reserved
+    as former devices until no pod is told them any more (loops/protocol/rebind.py): a reboot may come before that.
+
+    All numbers of a vendor or none: in the next boot those that stay numbers would mean others' cards. And none where a
+    number now means what another claim names by UUID, as one does that was restored from a boot nobody remembers.
+    `except_of`: UIDs of holders whose pods can't be told.
+    """
+    numbered = {uid: [each for each in claim.devices if not each.uuid] for uid, claim in ledger.claims.items()}
+    whole = {each.uuid for claim in ledger.claims.values() if claim.group for each in claim.devices}
+    parts = {each.uuid for claim in ledger.claims.values() if claim.pod and not claim.within for each in claim.devices}
+    stays = set[Vendor | None]()
+    for uid, devices in numbered.items():
+        named, claim = {_named(ledger, device).uuid for device in devices}, ledger.claims[uid]
+        others = set[str]() if claim.within else whole | parts if claim.group else whole
+        if uid in except_of or named & (others | {""}):
+            stays |= _vendors(devices)
+    return {
+        uid: _with_uuids(ledger, ledger.claims[uid])
+        for uid, devices in numbered.items()
+        if devices and not _vendors(devices) & stays
+    }
+
+
+def _vendors(devices: Iterable[Device]) -> set[Vendor | None]:
+    return {vendors.vendor_of(device.resource) for device in devices}
+
+
+def _with_uuids(ledger: NodeDevices, claim: Claim) -> Claim:
+    before = [device if device.uuid else ledger.present(device) for device in claim.former]
+    shares = [s if s.uuid else replace(s, uuid=ledger.present(s.device).uuid) for s in claim.shares]
+    whole = [_named(ledger, device) for device in claim.whole]
+    numbers = [device for device in claim.devices if not device.uuid]
+    return replace(claim, whole=whole, shares=shares, former=[*before, *numbers])
+
+
+def _named(ledger: NodeDevices, device: Device) -> Device:
+    """The device as a new claim names it; without its UUID where containers are told names that can't be changed."""
+    vendor = vendors.vendor_of(device.resource)
+    if vendor is None or is_kind(ledger.status.handover.get(vendor.name, "")):
+        return replace(device, uuid="")
+    return as_claimed([ledger.present(device)], ledger.status.handover)[0]
+
+
+def _doubt(resource: str, names: Collection[str], *, have_uuids: bool, seen: bool) -> Withheld:
+    who, recreate = listed(sorted(names), most=_SHOWN), "recreate those"
+    if not have_uuids:
+        reason = f"claims of this node ({who}) name devices by number, and it is not known which have these now"
+        return Withheld(resource, reason, f"if this stays after the node's agent has reported, {recreate}")
+    if not seen:
+        reason = f"claims of this node ({who}) name devices by UUID, and no agent has reported yet"
+        return Withheld(resource, reason, f"run deviceshare's agent there (agent.enabled=true), or {recreate}")
+    reason = f"claims of this node ({who}) name devices by UUID, and its hand-over by index names them by number"
+    return Withheld(resource, reason, f"let the node hand over by UUID again, or {recreate}")
+
+
+def steady(now: Publication, ledger: NodeDevices) -> Publication:
+    """The publication as it may be written into the ledger, whose claims were made by the one before."""
+    if ledger.status.hardware.devices:
+        return replace(now, devices=[part for part in now.devices if not part.lost])
+    numbered = _numbered(ledger, now)
+    if numbered:
+        return Publication(now.driver, withheld=[*_without_devices(now), *numbered])
+    known, troubled = {part.uuid for part in now.devices}, {each.resource for each in now.withheld if not each.devices}
+    held = {device.uuid for claim in ledger.claims.values() for device in _reserved(claim)}
+    missing = [part for part in ledger.status.published.devices if part.uuid in held - known]
+    if not missing:
+        return now
+    kept = [part if part.resource in troubled else replace(part, lost=True) for part in missing]
+    gone = [] if now.devices or troubled else [_gone(resource) for resource in sorted({p.resource for p in missing})]
+    return replace(now, devices=_sorted([*now.devices, *kept]), withheld=[*now.withheld, *gone])
+
+
+def _reserved(claim: Claim) -> Iterable[Device]:
+    """What the claim holds, and what a rebind replaced and its pods may still use, as it is written there."""
+    return (*claim.devices, *claim.replaced)
+
+
+def _numbered(ledger: NodeDevices, now: Publication) -> list[Withheld]:
+    """For each published resource of which claims name devices by number alone."""
+    found = []
+    for resource in sorted(now.resources):
+        names = {
+            claim.holder_name
+            for claim in ledger.claims.values()
+            for device in _reserved(claim)
+            if device.resource == resource and not device.uuid
+        }
+        if names:
+            who = listed(sorted(names), most=_SHOWN)
+            reason = f"{who} hold devices by number, from before ResourceSlices named them, which number otherwise"
+            cure = "recreate those, or run deviceshare's agent there (agent.enabled=true)"
+            found.append(Withheld(resource, reason, cure))
+    return found
+
+
+def _without_devices(now: Publication) -> list[Withheld]:
+    return [each for each in now.withheld if not each.devices]
+
+
+def _gone(resource: str) -> Withheld:
+    reason = "its ResourceSlices are gone, and what else is known of the node numbers devices otherwise"
+    cure = "bring its DRA driver back, or recreate what holds devices there"
+    return Withheld(resource, reason, cure)
+
+
+def _sorted(parts: Iterable[Part]) -> list[Part]:
+    return sorted(parts, key=lambda part: (part.resource, part.index, part.lost, part.uuid))

@@ -1,26 +1,184 @@
-"""The devices that a node offers to groups and shares, and those that it doesn't, each with the reason.
-
-The sources, by precedence: the node's annotation (for all of a vendor's devices), the node's agent, the ResourceSlices
-of DRA drivers (hardware.py), and what else the cluster knows of the node (counted_devices.py). A vendor's variable
-numbers all its devices in one row, so of resources that share a variable and have the same numbers none is offered.
-"""
+"""Inventory: the devices that a node offers to groups and shares, and why it offers no more."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.devices import Device, Devices, devices_of
+from deviceshare.domain.objects.devices import Device, Devices, described, devices_of
 from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Hardware, Part, Publication, Withheld
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.placement import annotated_devices, counted_devices, dedicated_devices, dra_obstacles
-from deviceshare.domain.placement.annotated_devices import Annotated, Listed
-from deviceshare.domain.placement.counted_devices import Counted
-from deviceshare.domain.placement.dedicated_devices import AnnotationFault, correction
+from deviceshare.domain.objects.shares import DIALECTS
+from deviceshare.domain.placement import shared_resources
+from deviceshare.domain.placement.shared_resources import Annotated, Counted, Listed
 from deviceshare.domain.vendors import Vendor
+from deviceshare.domain.wording import listed
 from deviceshare.domain.wording import listed as enumerated
+
+# DRA obstacles: devices that nobody gets by the word of DRA drivers, whichever source numbers the node's devices.
+# Where an agent reports and a DRA driver publishes, the agent's numbers and its word on health count, and a device
+# that only one of them knows is nobody's: it may be on its way to a virtual machine, be split, or be another node's.
+# An annotation of the node that names devices overrules that, but nothing else here.
+
+UNPUBLISHED: Final = "deviceshare's agent sees it, but the node's DRA driver doesn't publish it"
+UNSEEN: Final = "the node's DRA driver publishes it, but deviceshare's agent doesn't see it"
+_COMPARE: Final = "compare kubectl get resourceslices with nvidia-smi on the node"
+_NAME: Final = f"{_COMPARE}, or name the node's devices (kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}=…)"
+
+
+def kept_by_dra(
+    devices: Iterable[Device], hardware: Hardware, published: Publication, listed: Collection[str]
+) -> tuple[Devices, tuple[Withheld, ...]]:
+    """Those of the devices that may be allocated, and what may not; `listed` are the resources of the annotation."""
+    devices = tuple(devices)
+    barred: list[Withheld] = []
+    for each in (*published.withheld, *_contradictions(hardware, published, listed)):
+        mine = _meant(each, devices, hardware)
+        devices = tuple(device for device in devices if device not in mine)
+        barred.append(Withheld(each.resource, each.reason, each.cure, sorted(each.devices or mine)))
+    return devices, tuple(barred)
+
+
+def _meant(each: Withheld, devices: Devices, hardware: Hardware) -> set[Device]:
+    """Which of the devices it is about: those that it names, or all of its vendor's."""
+    vendor = vendors.vendor_of(each.resource)
+    if not each.devices:
+        return {device for device in devices if vendors.vendor_of(device.resource) is vendor}
+    named = {hardware.identity(device) for device in each.devices}
+    return {device for device in devices if hardware.identity(device) in named}
+
+
+def _contradictions(hardware: Hardware, published: Publication, listed: Collection[str]) -> Iterable[Withheld]:
+    """What only one of the two knows. Where there is no agent, or no driver, there is one word only."""
+    if hardware.published or not hardware.devices:
+        return
+    for resource in sorted(published.resources - set(listed)):
+        there = {part.uuid: part.device for part in published.devices if part.resource == resource and not part.lost}
+        seen = {part.uuid: part for part in hardware.devices if part.resource == resource}
+        if not seen:
+            continue
+        only = [part.device for uuid, part in seen.items() if uuid not in there and not part.lost]
+        if only:
+            yield Withheld(resource, UNPUBLISHED, _NAME, sorted(only))
+        if unseen := [device for uuid, device in there.items() if uuid not in seen]:
+            yield Withheld(resource, UNSEEN, _COMPARE, sorted(unseen))
+
+
+# Devices that serve shares only, or groups only, by a node's annotations `share-devices` and `group-devices`.
+# Both have the format of annotated_devices.py. Whoever names a device in one of them wants it kept from the others,
+# so while an annotation can't be read, or both name one device, nobody new gets any device of that vendor there.
+
+_SHAREABLE: Final = sorted({resource for dialect in DIALECTS.values() for resource in dialect.devices})
+_MOST_RESOURCES: Final = 8
+"""Named by one annotation; no vendor has more on a node."""
+
+
+def correction(annotation: str) -> str:
+    """What to do about an annotation with a fault."""
+    return f"correct it (kubectl annotate node NODE --overwrite {annotation}=nvidia.com/gpu=1-3)"
+
+
+class AnnotationFault(NamedTuple):
+    """What is wrong with an annotation of a node."""
+
+    annotation: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.annotation}: {self.text}"
+
+
+class _Barred(NamedTuple):
+    """A vendor of which nobody new gets a device, and the fault for which that is so."""
+
+    vendor: Vendor
+    fault: AnnotationFault
+
+
+class Dedicated(NamedTuple):
+    """What the annotations say together."""
+
+    for_shares: Devices = ()
+    for_groups: Devices = ()
+    barred: tuple[_Barred, ...] = ()
+    faults: tuple[AnnotationFault, ...] = ()
+
+    def split(self, devices: Iterable[Device]) -> tuple[Devices, tuple[Withheld, ...]]:
+        """The devices that may be allocated, and those that must not until the annotations are corrected."""
+        kept: list[Device] = []
+        refused: dict[str, list[Device]] = {}
+        for device in devices:
+            (refused.setdefault(device.resource, []) if self._why(device.resource) else kept).append(device)
+        return tuple(kept), tuple(_withheld(r, mine, self._why(r)) for r, mine in refused.items())
+
+    def _why(self, resource: str) -> list[AnnotationFault]:
+        return [each.fault for each in self.barred if each.vendor.supplies(resource)]
+
+
+def _withheld(resource: str, devices: list[Device], faults: list[AnnotationFault]) -> Withheld:
+    reason = f"the node's annotation {'; '.join(map(str, faults))}"
+    return Withheld(resource, reason, correction(faults[0].annotation), devices)
+
+
+class _Reading(NamedTuple):
+    """One annotation's devices, its faults, and of which vendors nobody gets devices because of them."""
+
+    devices: list[Device]
+    barred: list[_Barred]
+    faults: list[AnnotationFault]
+
+
+def read_dedicated(annotations: Mapping[str, str], hardware: Hardware) -> Dedicated:
+    """The annotations of a node, whose agent reports this."""
+    shares = _named(contract.SHARE_DEVICES, annotations, hardware)
+    groups = _named(contract.GROUP_DEVICES, annotations, hardware)
+    barred, faults = [*shares.barred, *groups.barred], [*shares.faults, *groups.faults]
+    taken = {hardware.identity(device) for device in groups.devices}
+    twice = [device for device in shares.devices if hardware.identity(device) in taken]
+    for vendor in vendors.vendors_of(device.resource for device in twice):
+        mine = described(device for device in twice if vendor.supplies(device.resource))
+        text = f"{mine} are in {contract.GROUP_DEVICES}, too; name each device in one of them"
+        faults.append(AnnotationFault(contract.SHARE_DEVICES, text))
+        barred.append(_Barred(vendor, faults[-1]))
+    ill = [each.vendor for each in barred]
+
+    def sound(found: _Reading) -> Devices:
+        return tuple(d for d in sorted(found.devices) if not any(vendor.supplies(d.resource) for vendor in ill))
+
+    return Dedicated(sound(shares), sound(groups), tuple(barred), tuple(faults))
+
+
+def _named(annotation: str, annotations: Mapping[str, str], hardware: Hardware) -> _Reading:
+    words = shared_resources.read_annotated(annotations.get(annotation, ""))
+    if len(words.resources) > _MOST_RESOURCES:
+        fault = AnnotationFault(annotation, f"it names more than {_MOST_RESOURCES} resources")
+        return _Reading([], [_Barred(vendor, fault) for vendor in vendors.VENDORS], [fault])
+    devices: list[Device] = []
+    faults = [AnnotationFault(annotation, text) for text in words.faults]
+    # Which vendor's devices were meant is unknown: those of any that it doesn't name otherwise may be.
+    unnamed = [vendor for vendor in vendors.VENDORS if not any(map(vendor.supplies, words.resources))]
+    barred = [_Barred(vendor, fault) for vendor in unnamed for fault in faults]
+    for resource, entry in words.resources.items():
+        found = _of_resource(annotation, resource, entry, hardware)
+        devices += found.devices
+        wrong = [AnnotationFault(annotation, text) for text in found.faults]
+        barred += [_Barred(vendor, fault) for vendor in vendors.vendors_of([resource]) for fault in wrong]
+        faults += wrong
+    return _Reading(devices, barred, faults)
+
+
+def _of_resource(annotation: str, resource: str, entry: Listed, hardware: Hardware) -> shared_resources.NamedDevices:
+    # A device that is lost for a while stays what it was.
+    there = [part.device for part in hardware.devices if part.resource == resource]
+    found = shared_resources.named_devices(resource, entry, there, agent=bool(there))
+    if annotation == contract.SHARE_DEVICES and resource not in _SHAREABLE:
+        return found._replace(faults=(*found.faults, f"{resource}: shares are parts of {listed(_SHAREABLE)} only"))
+    return found
+
+
+# The devices that a node offers to groups and shares, and those that it doesn't, each with the reason.
 
 KEPT_OUT: Final = "kept out by the node's annotation"
 _UNREAD: Final = f"the node's annotation {contract.INVENTORY_ANNOTATION} can't be read"
@@ -56,15 +214,15 @@ def take(node: Node, reported: Hardware, published: Publication = NOTHING_PUBLIS
         published: by DRA drivers.
     """
     hardware = published.behind(reported)
-    words = annotated_devices.read(node.metadata.annotations.get(contract.INVENTORY_ANNOTATION, ""))
+    words = shared_resources.read_annotated(node.metadata.annotations.get(contract.INVENTORY_ANNOTATION, ""))
     seen: dict[str, list[Part]] = {}
     for part in hardware.devices:
         seen.setdefault(part.resource, []).append(part)
-    counts = {r: each for r, each in counted_devices.count(node).items() if each.overrules or r not in seen}
+    counts = {r: each for r, each in shared_resources.count_devices(node).items() if each.overrules or r not in seen}
     found = [_of_vendor(vendor, words, seen, counts) for vendor in vendors.VENDORS]
-    dedicated = dedicated_devices.read(node.metadata.annotations, hardware)
+    dedicated = read_dedicated(node.metadata.annotations, hardware)
     every = sorted(device for each in found for device in each.devices)
-    allowed, barred = dra_obstacles.kept(every, hardware, published, words.resources)
+    allowed, barred = kept_by_dra(every, hardware, published, words.resources)
     devices, refused = dedicated.split(allowed)
     faults = (*map(_fault, words.faults), *(fault for each in found for fault in each.faults), *dedicated.faults)
     withheld = (*(withheld for each in found for withheld in each.withheld), *barred, *refused)
@@ -123,7 +281,7 @@ def _counted(resource: str, devices: Devices, counted: Counted | None) -> Offer:
 
 
 def _annotated(resource: str, entry: Listed, there: Devices, *, agent: bool) -> Offer:
-    devices, faults = annotated_devices.named(resource, entry, there, agent=agent)
+    devices, faults = shared_resources.named_devices(resource, entry, there, agent=agent)
     chosen = {device.index: device for device in devices}
     kept_out = [device for device in there if device.index not in chosen]
     unread = bool(faults and not chosen)

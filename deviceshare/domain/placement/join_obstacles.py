@@ -1,24 +1,165 @@
-"""Obstacles that keep a pod from its group's devices, on one node or on all."""
+"""Join obstacles: what keeps a pod from joining a group's node."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
+
+from msgspec import Struct
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group, spec_faults
 from deviceshare.domain.objects.hardware import Withheld
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import OUT_OF_SERVICE, Node, rebooted
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.printable import printable
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import POD, Holder, Request
-from deviceshare.domain.placement.blind_spots import BlindSpots, ledger_fault, pod_fault
-from deviceshare.domain.placement.device_state import SHOWN_HOLDERS, DeviceState
-from deviceshare.domain.placement.device_states import held_by, twice_among, unhealthy_among
+from deviceshare.domain.placement.device_states import SHOWN_HOLDERS, DeviceState, held_by, twice_among, unhealthy_among
 from deviceshare.domain.placement.ledger_budget import oversize
-from deviceshare.domain.placement.namespaces import Namespaces
 from deviceshare.domain.placement.replacement import handover_fault
 from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
+
+# Unreadable objects: what can't be decided because of them, and how to correct them.
+
+_COMMANDS: Final = {"Pod": "pod", "Node": "node", contract.GROUP_KIND: "sdg", contract.NODE_DEVICES_KIND: "ndev"}
+
+
+class UnreadableObject(Struct, frozen=True, rename="camel"):
+    """An object that is there but isn't what its kind says."""
+
+    kind: str
+    name: str
+    """`namespace/name`, or the name alone."""
+    fault: str
+    """The field, and what is wrong with it."""
+
+    @property
+    def cure(self) -> str:
+        namespace, _, name = self.name.rpartition("/")
+        command = f"kubectl edit {_COMMANDS.get(self.kind, self.kind)}{f' -n {namespace}' * bool(namespace)} {name}"
+        return f"correct that field with {command}, or delete the object if nothing uses it"
+
+
+def unreadable(kind: str, objects: Iterable[ObjectMeta]) -> list[UnreadableObject]:
+    """Those of one kind that can't be read, by their metadata, sorted by name."""
+    found = [UnreadableObject(kind, meta.key, meta.fault) for meta in objects if meta.unreadable]
+    return sorted(found, key=lambda each: each.name)
+
+
+def node_fault(node: Node) -> Reason | None:
+    """Why nothing is decided about the node."""
+    return _fault("the node", node.metadata, f"kubectl edit node {node.metadata.name}")
+
+
+def ledger_fault(ledger: NodeDevices) -> Reason | None:
+    """Why it is unknown who holds which devices of the node."""
+    return _fault("the NodeDevices of the node", ledger.metadata, f"kubectl edit ndev {ledger.metadata.name}")
+
+
+def pod_fault(pod: Pod) -> Reason | None:
+    """Why nothing is decided about the pod."""
+    return _fault("the pod", pod.metadata, UnreadableObject("Pod", pod.metadata.key, "").cure)
+
+
+def _fault(what: str, meta: ObjectMeta, cure: str) -> Reason | None:
+    return Reason(ReasonKind.UNREADABLE, f"{what} can't be read ({meta.fault})", cure) if meta.unreadable else None
+
+
+class BlindSpots:
+    """Pods outside of groups whose devices are unknown, by the node that they live on."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, dict[str, UnreadableObject]] = {}
+
+    def note(self, node: str, pod: Pod, *, hidden: bool) -> None:
+        """Takes in that a pod on the node hides what it asks for, or that it doesn't or has ended. "" is any node."""
+        key = pod.metadata.key
+        if hidden:
+            self._pods.setdefault(node, {})[key] = UnreadableObject("Pod", key, pod.metadata.fault)
+        elif self._pods.get(node, {}).pop(key, None) and not self._pods[node]:
+            del self._pods[node]
+
+    def every(self, nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> list[UnreadableObject]:
+        """All that can't be read of nodes, ledgers and pods outside of groups."""
+        return [
+            *unreadable("Node", (node.metadata for node in nodes)),
+            *unreadable(contract.NODE_DEVICES_KIND, (ledger.metadata for ledger in ledgers)),
+            *sorted((pod for pods in self._pods.values() for pod in pods.values()), key=lambda each: each.name),
+        ]
+
+    def on(self, node: str) -> list[UnreadableObject]:
+        """Those that may be on the node, sorted by name."""
+        if not self._pods:
+            return []
+        found = {**self._pods.get("", {}), **self._pods.get(node, {})}
+        return [found[key] for key in sorted(found)]
+
+    def obstacle(
+        self, node: str, seen: Node | None, ledger: NodeDevices | None, *, joining: bool = False
+    ) -> Reason | None:
+        """Why it is unknown which devices of the node are free: its objects, or a pod, which is named.
+
+        Who is `joining` holds devices already; another's claim that can't be read is no obstacle then.
+        """
+        if joining and ledger and ledger.hidden_claims:
+            ledger = None
+        fault = (node_fault(seen) if seen else None) or (ledger_fault(ledger) if ledger else None)
+        pods = self.on(node)
+        if fault or not pods:
+            return fault
+        names = listed((pod.name for pod in pods), most=1)
+        text = f"pod {names} on the node can't be read ({pods[0].fault}) and may hold any of its devices"
+        return Reason(ReasonKind.UNREADABLE, text, pods[0].cure)
+
+
+# The labels of namespaces as the mirror shows them, and whether a group takes pods of one.
+
+
+class Namespaces:
+    """Mutable, but pure. A namespace that isn't in it is new, gone, or may not be read."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, Mapping[str, str]] = {}
+        self.hidden = False
+        """Whether the person who asks may read none: then labels are no obstacle, and commands say so. deviceshare
+        itself never decides like that."""
+
+    def set_labels(self, name: str, labels: Mapping[str, str] | None) -> None:
+        """Takes in a namespace's labels; None when it is gone, or they can't be read."""
+        if labels is None:
+            self._labels.pop(name, None)
+        else:
+            self._labels[name] = labels
+
+    def knows(self, name: str) -> bool:
+        """Whether the namespace's labels are known."""
+        return name in self._labels
+
+    def obstacle(self, group: Group, namespace: str) -> Reason | None:
+        """Why no pod of the namespace may join the group, or None."""
+        if (allowed := group.spec.allowed_namespaces) is None:
+            return None
+        admitted = allowed.admits(namespace, self._labels.get(namespace))
+        if admitted or (admitted is None and self.hidden):
+            return None
+        shown = printable(namespace)
+        if admitted is None:
+            text = f"group {group.name} takes pods by their namespace's labels, and those of {shown} are not known yet"
+            return Reason(ReasonKind.NAMESPACE_UNKNOWN, text, "if this stays, deviceshare doctor")
+        text = f"group {group.name} takes no pods of namespace {shown}, only {allowed.described}"
+        if allowed.said:
+            return Reason(ReasonKind.NAMESPACE_NOT_ALLOWED, f"{text}; its owner says: {allowed.said}")
+        return Reason(ReasonKind.NAMESPACE_NOT_ALLOWED, text, "ask whoever may change its spec.allowedNamespaces")
+
+    def refusal(self, group: Group, namespace: str) -> Reason | None:
+        """Likewise, but None where it isn't known: filter and bind decide that."""
+        reason = self.obstacle(group, namespace)
+        return reason if reason and reason.kind is ReasonKind.NAMESPACE_NOT_ALLOWED else None
+
+
+# Obstacles that keep a pod from its group's devices, on one node or on all.
 
 SHOWN_GATES: Final = 3
 RECREATE_POD: Final = "delete and recreate the pod"

@@ -1,23 +1,305 @@
-"""The choice of a node for a pod behind deviceshare's scheduling gate, and the order in which pods are chosen for.
+"""Node choice: the node on which a group's gated pods are put, and what else decides where a pod may run."""
 
-Devices decide as in filter and prioritize; of nodes that they like equally, the one with the most CPU and memory left
-is taken, as kube-scheduler would by default.
-"""
-
-from collections.abc import Collection, Generator, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Collection, Generator, Iterable, Mapping
+from functools import cache, lru_cache, partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from deviceshare.domain.objects.pod_requests import requests_of
+from deviceshare.domain.objects.groups import MOVE, Group
+from deviceshare.domain.objects.nodes import UNSCHEDULABLE, Affinity, Node, NodeTerm, admits, untolerated
+from deviceshare.domain.objects.pod_requests import CPU, Amounts, amounts, requests_of
+from deviceshare.domain.objects.pod_spec import TERMINAL
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.objects.requests import POD, Request
+from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import request_of
-from deviceshare.domain.placement.node_fit import misfit, room, summary
-from deviceshare.domain.placement.occupancy import Occupancy
 from deviceshare.domain.vendors import VENDORS
+
+# Barred pods: their own nodeSelector or node affinity rules out every node where their devices can be had.
+# No decision depends on this, since kube-scheduler enforces what pods require. But it would only say that nodes
+# "didn't match", so the pods are named here, with the cure.
+
+MOST_COMPARED: Final = 400_000
+"""Bytes of pods' requirements, times nodes, in one call: a fiftieth of a second. A thousand pods may each require other
+things of three thousand nodes, and in a megabyte; those beyond are taken for pods that a node admits."""
+
+_WRITTEN = "an earlier deviceshare wrote a node affinity into the pod, which"
+_RECREATE = "delete and recreate the pod, without that affinity if a template of yours has it"
+_OWN = "the pod's own nodeSelector or node affinity"
+_CHANGE = "change these in what creates the pod and recreate it"
+
+
+class Barred(NamedTuple):
+    """One such pod, and why."""
+
+    pod: Pod
+    reason: Reason
+
+
+def barred(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
+    """Those of the pods, which name the group, that wait in vain; in the order of their names."""
+    return ruled_out(fleet, group.request, pods)
+
+
+def ruled_out(fleet: Fleet, request: Request, pods: Iterable[Pod]) -> list[Barred]:
+    """Those of the pods, which wait for what is requested, that wait in vain; likewise."""
+    picky = [pod for pod in pods if pod.pending and (pod.spec.node_selector or pod.spec.affinity)]
+    places, rules_out, found = cache(partial(_places, fleet, request)), _Comparison(), []
+    for pod in sorted(picky, key=lambda pod: pod.metadata.key):
+        frozen = pod.spec.affinity is not None and pod.spec.affinity.frozen_in
+        nodes, what = places(frozen)
+        if rules_out(pod, nodes):
+            requirement, cure = (_WRITTEN, _RECREATE) if frozen else (_OWN, _CHANGE)
+            found.append(Barred(pod, Reason(ReasonKind.NODES_RULED_OUT, f"{requirement} rules out {what}", cure)))
+    return found
+
+
+def outsiders(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
+    """Those of the pods, which name the group, that wait because it takes none of their namespace; likewise."""
+    found = ((pod, fleet.namespaces.obstacle(group, pod.metadata.namespace)) for pod in pods if pod.pending)
+    return [Barred(pod, reason) for pod, reason in sorted(found, key=lambda each: each[0].metadata.key) if reason]
+
+
+class _Comparison:
+    """Whether a pod rules out every one of some nodes; once for pods that ask for the same, as a Deployment's do."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, bool] = {}
+        self._left = MOST_COMPARED
+
+    def __call__(self, pod: Pod, nodes: list[Node]) -> bool:
+        """`nodes` follow from what the pod asks for."""
+        asked = msgspec.json.encode((pod.spec.node_selector, pod.spec.affinity))
+        if asked not in self._known:
+            self._known[asked] = bool(nodes) and all(self._rules_out(pod, node, len(asked)) for node in nodes)
+        return self._known[asked]
+
+    def _rules_out(self, pod: Pod, node: Node, size: int) -> bool:
+        self._left -= size
+        return self._left >= 0 and not admits(pod.spec.node_selector, pod.spec.affinity, node)
+
+
+def _places(fleet: Fleet, request: Request, now: bool) -> tuple[list[Node], str]:
+    """Where the holder's next pod may go, and what these nodes are.
+
+    That is its home; else where it fits `now`; else where its selector would let it.
+    """
+    holder = "its share" if request.holder.kind == POD else str(request.holder)
+    if home := fleet.home(request):
+        return fleet.shared_nodes([home]), f"node {home}, where {holder} lives"
+    if now:
+        fits = fleet.shared_nodes(fleet.filter(request, fleet.names()).fits)
+        if usable := [node for node in fits if node.ready and not node.spec.unschedulable]:
+            return usable, f"the nodes where {holder} fits"
+    selector = request.node_selector.items()
+    selected = [node for node in fleet.shared_nodes() if node.metadata.labels.items() >= selector]
+    return selected, f"every shared node that {holder} may go to"
+
+
+# Lost nodes: which nodes nothing runs on any more, for certain, and which pods still keep a group on one.
+# A node that isn't Ready, or can't be reached, may still run its pods. One whose object is gone, or that bears the
+# taint node.kubernetes.io/out-of-service, was given up by an administrator or the cloud's controller.
+# https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown (KEP-2268)
+
+
+def is_lost(node: Node | None) -> bool:
+    """Whether the node's groups may move; None is a node whose object is gone."""
+    return node is None or (node.out_of_service and not node.metadata.unreadable)
+
+
+def moves(group: Group) -> bool:
+    """Whether the group leaves a lost node; one that is being deleted ends with its last pod."""
+    return group.spec.node_loss_policy == MOVE and not (group.deleting or group.metadata.unreadable)
+
+
+def left_behind(group: Group, pods: Iterable[Pod]) -> list[Pod]:
+    """The pods because of which the group stays on its lost node: their objects are there, so they may still run.
+
+    That a pod has failed doesn't prove it, since others than its kubelet may have written so; that it succeeded does.
+    """
+    node, uid = group.node, group.uid
+    return [pod for pod in pods if _may_be_on(pod, node) and _may_be_of(pod, uid) and pod.status.phase != "Succeeded"]
+
+
+def _may_be_on(pod: Pod, node: str) -> bool:
+    return pod.node == node or (not pod.node and pod.metadata.hides("spec.nodeName"))
+
+
+def _may_be_of(pod: Pod, uid: str) -> bool:
+    known = bool(pod.holder_uid) or not pod.metadata.hides("metadata.annotations")
+    return uid in (pod.holder_uid, pod.share_uid) or not known
+
+
+# A pod's node affinity, tightened to one node: the change that a lifted scheduling gate comes with.
+# A gated pod's required node affinity may only be tightened: each term may get further requirements, none may go, and
+# none may be added (kubernetes/kubernetes, `pkg/apis/core/validation`, ValidatePodUpdate). Terms are alternatives, so
+# each of them gets the requirement, but for those without any: they match no node, and can't be changed.
+# https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/#mutable-pod-scheduling-directives
+
+
+def pinned_to(node: str, affinity: Affinity | None) -> dict[str, Any]:
+    """A JSON merge patch of `spec.affinity`, after which it admits this node at most."""
+    terms = affinity.terms if affinity else None
+    pinned = [{"matchFields": [_here(node)]}] if terms is None else [_tightened(term, node) for term in terms]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": pinned}}}
+
+
+def _tightened(term: NodeTerm, node: str) -> dict[str, Any]:
+    whole = {key: value for key, value in msgspec.to_builtins(term).items() if value is not None}
+    fields, here = whole.get("matchFields") or [], _here(node)
+    if not fields and not whole.get("matchExpressions"):
+        return whole
+    return {**whole, "matchFields": fields if here in fields else [*fields, here]}
+
+
+def _here(node: str) -> dict[str, Any]:
+    return {"key": "metadata.name", "operator": "In", "values": [node]}
+
+
+# Occupancy: what the pods on each node request of it, kept up to date at each change of a pod.
+# Besides pods that are bound it counts those whose scheduling gate was lifted, and those that are being placed just
+# now: kube-scheduler will count them a moment later.
+
+
+class PlacedRequests(NamedTuple):
+    """One pod's node, and what it requests there."""
+
+    node: str
+    requests: Amounts
+
+
+class Occupancy:
+    """Mutable, but pure: no await, no clock, no log."""
+
+    def __init__(self) -> None:
+        self._seats: dict[str, PlacedRequests] = {}
+        """By the pod's UID."""
+        self._assumed: dict[str, PlacedRequests] = {}
+        self._used: dict[str, Amounts] = {}
+
+    def change(self, old: Pod | None, new: Pod | None) -> bool:
+        """Takes in a change of one pod; returns whether a node has more left than before."""
+        before = self._seats.pop(old.metadata.uid, None) if old else None
+        # Its phase alone decides for kube-scheduler, too. Its devices are another matter (Pod.lives).
+        seated = new is not None and bool(new.node) and new.status.phase not in TERMINAL
+        now = PlacedRequests(new.node, requests_of(new)) if new and seated else None
+        if new and now:
+            self._seats[new.metadata.uid] = now
+        if before == now:
+            return False
+        self._count(before, -1)
+        self._count(now, 1)
+        return before is not None
+
+    def assume(self, pod: Pod, node: str) -> None:
+        """Counts the pod while it is being placed on the node."""
+        self.forget(pod)
+        self._assumed[pod.metadata.uid] = seat = PlacedRequests(node, requests_of(pod))
+        self._count(seat, 1)
+
+    def forget(self, pod: Pod) -> None:
+        """Ends an assumption: the pod was placed, which a change of it shows, or could not be."""
+        self._count(self._assumed.pop(pod.metadata.uid, None), -1)
+
+    def assumed(self, pod: Pod) -> bool:
+        """Whether the pod is being placed."""
+        return pod.metadata.uid in self._assumed
+
+    def used(self, node: str) -> Amounts:
+        """What is requested of the node already."""
+        return self._used.get(node, {})
+
+    def _count(self, seat: PlacedRequests | None, sign: int) -> None:
+        if seat is None:
+            return
+        used = self._used.setdefault(seat.node, {})
+        for resource, number in seat.requests.items():
+            used[resource] = used.get(resource, 0) + sign * number
+        if not any(used.values()):
+            del self._used[seat.node]
+
+
+# The fit check: whether kube-scheduler would let a pod onto a node, as far as deviceshare checks that before it.
+# In clusters without a kube-scheduler of our own, deviceshare chooses the node, and the cluster's scheduler binds the
+# pod there or nowhere. So what it surely refuses is asked first: taints, cordons, the pod's nodeSelector and required
+# node affinity, and the resources that it requests. It checks more than this (inter-pod affinity, topology spread,
+# volumes, host ports, ResourceClaims): a pod that it refuses for those is placed once more (loops/leader/gates.py).
+# https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins
+
+MEMORY: Final = "memory"
+_NODES: Final = 16_384
+"""Nodes whose numbers are remembered: exact arithmetic takes more time than all the rest of the check."""
+
+_NODES_WORD: Final = "node(s)"
+# The words after the number of nodes, as kube-scheduler has them in its events.
+NOT_READY: Final = Reason(ReasonKind.NODE_NOT_READY, "node(s) were not ready")
+CORDONED: Final = Reason(ReasonKind.NODE_CORDONED, "node(s) were unschedulable")
+RULED_OUT: Final = Reason(ReasonKind.NODES_RULED_OUT, "node(s) didn't match Pod's node affinity/selector")
+
+
+def misfit(pod: Pod, requests: Amounts, node: Node, used: Amounts) -> Reason | None:
+    """Why the pod, which requests this much, would not get onto the node, or None.
+
+    `used` is what the pods there request.
+    """
+    if not node.ready:
+        return NOT_READY
+    tolerations = pod.spec.tolerations
+    if node.spec.unschedulable and untolerated([UNSCHEDULABLE], tolerations):
+        return CORDONED
+    if taint := untolerated(node.spec.taints, tolerations):
+        return Reason(ReasonKind.NODE_TAINTED, f"node(s) had untolerated taint {taint}")
+    if not admits(pod.spec.node_selector, pod.spec.affinity, node):
+        return RULED_OUT
+    return _shortage(requests, _allocatable(node), used)
+
+
+def _shortage(requests: Amounts, allocatable: Mapping[str, int], used: Amounts) -> Reason | None:
+    lacking = [
+        resource
+        for resource, number in sorted(requests.items())
+        # Of parts of devices the ledger decides; a node advertises more than it has, once it does (share_capacity.py).
+        if number > allocatable.get(resource, 0) - (0 if resource in DIALECTS else used.get(resource, 0))
+    ]
+    if not lacking:
+        return None
+    names = ["Too many pods" if resource == "pods" else f"Insufficient {resource}" for resource in lacking]
+    return Reason(ReasonKind.INSUFFICIENT, ", ".join(names))
+
+
+def room(node: Node, used: Amounts) -> float:
+    """How much of the node's CPU and memory is left, 0 to 1: the more, the rather kube-scheduler would choose it."""
+    allocatable = _allocatable(node)
+    shares = [1 - used.get(each, 0) / allocatable[each] for each in (CPU, MEMORY) if allocatable.get(each)]
+    return max(0.0, sum(shares) / len(shares)) if shares else 0.0
+
+
+def _allocatable(node: Node) -> Mapping[str, int]:
+    return _numbers(tuple(node.status.allocatable.items()))
+
+
+@lru_cache(_NODES)
+def _numbers(quantities: tuple[tuple[str, Quantity], ...]) -> Mapping[str, int]:
+    return amounts(dict(quantities), unread=0)
+
+
+def summary(refused: Mapping[Reason, list[str]], total: int) -> str:
+    """Why none of so many shared nodes is chosen, counted by reason, as in kube-scheduler's events."""
+    counts = sorted(f"{len(nodes)} {_plural(reason)}" for reason, nodes in refused.items())
+    return f"0/{total} shared nodes fit: {', '.join(counts)}" if counts else "no node is shared"
+
+
+def _plural(reason: Reason) -> str:
+    """The reason after a number of nodes; many are sentences about one."""
+    counted = reason.kind is ReasonKind.INSUFFICIENT or reason.text.startswith(_NODES_WORD)
+    return reason.text if counted else f"{_NODES_WORD}: {reason.text}"
+
+
+# The choice of a node for a pod behind deviceshare's scheduling gate, and the order in which pods are chosen for.
 
 AT_A_TIME: Final = 64
 """Nodes looked at between two pauses: a millisecond, or 20 where their numbers were never read before."""

@@ -1,11 +1,7 @@
-"""A rebind: which devices replace a group's unhealthy ones, and the annotations that name them to its pods.
-
-Containers read other devices when they restart. Until a pod has ended, any of its containers may use those that it had
-before; so what is replaced stays in the claim as `former`, and in the annotations of the pods that had it.
-"""
+"""Replacement: other devices for those that failed, of groups and of shares."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -14,13 +10,26 @@ from msgspec.structs import replace
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, identities, selected, visible
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json, claims_patch
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json, claim_bytes, claims_patch
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.placement import topology
-from deviceshare.domain.placement.device_state import DeviceState
-from deviceshare.domain.placement.device_states import device_states, doubted, free_devices
-from deviceshare.domain.placement.handover import as_claimed, is_kind, mute, unspeakable
+from deviceshare.domain.objects.shares import Share, current, need_of, share_of, stored_once
+from deviceshare.domain.placement import allocation, ledger_budget
+from deviceshare.domain.placement.allocation import Effort, meet
+from deviceshare.domain.placement.device_states import DeviceState, device_states, doubted, free_devices
+from deviceshare.domain.placement.handover import (
+    as_claimed,
+    container_annotations,
+    is_kind,
+    mute,
+    share_annotations,
+    too_long_for_cdi,
+    unspeakable,
+)
+from deviceshare.domain.placement.rooms import Room, capacity, units, used
+from deviceshare.domain.wording import listed
+
+# A rebind: which devices replace a group's unhealthy ones, and the annotations that name them to its pods.
 
 _NO_CLAIMS: Final[Mapping[str, Claim]] = {}
 
@@ -39,7 +48,7 @@ class Replacement(NamedTuple):
     """By UID, what becomes of the claims with parts of the broken devices (share_replacement.py)."""
 
 
-def awaits(group: Group, ledger: NodeDevices, claim: Claim) -> bool:
+def group_awaits(group: Group, ledger: NodeDevices, claim: Claim) -> bool:
     """Whether the group's request waits for an answer, and can have one: not before the node's devices are known."""
     return group.rebind not in ("", claim.rebound) and not claim.releasing and bool(ledger.status.devices)
 
@@ -75,7 +84,7 @@ def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Re
         if obstacle:
             return Replacement(gone, (), tuple(sorted(claim.devices)), obstacle)
         near = tuple(device for device in kept if device.resource == resource)
-        found += topology.closest(candidates, count, ledger.hardware.links, near)
+        found += allocation.closest(candidates, count, ledger.hardware.links, near)
     return Replacement(gone, as_claimed(found, handover), as_claimed((*kept, *found), handover), "")
 
 
@@ -128,7 +137,7 @@ def is_current(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
     return all(annotations.get(key) == wanted.get(key) for key in _keys())
 
 
-def is_settled(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
+def is_group_settled(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
     """Whether the annotations are final: they name the claim's devices, or record those that a sealed pod keeps."""
     return is_current(pod, ledger, claim) or (pod.sealed and _replaced(pod, claim) <= set(pod.former))
 
@@ -148,7 +157,7 @@ def annotation_changes(pod: Pod, ledger: NodeDevices, claim: Claim) -> dict[str,
     before = _replaced(pod, claim)
     former = {contract.FORMER_DEVICES: msgspec.json.encode(as_json(before)).decode() if before else None}
     if pod.sealed:
-        return {} if is_settled(pod, ledger, claim) else former
+        return {} if is_group_settled(pod, ledger, claim) else former
     wanted = annotations_of(claim.devices, ledger.status.handover)
     return {key: wanted.get(key) for key in _keys()} | former
 
@@ -194,3 +203,227 @@ def _keys() -> list[str]:
     """The annotations that name a pod's devices."""
     own = (name for vendor in vendors.VENDORS for name in (vendor.annotation, vendor.cdi_annotation) if name)
     return [*own, contract.SELECTED_DEVICES]
+
+
+# A rebind of shares: which devices replace the unhealthy ones of which pods have parts, and what these pods are told.
+# A part keeps its amount: as many MiB, or as many hundredths of the device that it is of now. Its pod alone has it,
+# so what is replaced is reserved, as a former part, until that pod has ended. A device of which the pod has a former
+# part is not taken again: so no device has two parts of one container.
+
+_STEPS: Final = 10_000
+"""Situations looked at for all pods of a group together; see sharing.py."""
+
+
+class _Mover(NamedTuple):
+    """A pod with parts of devices that are replaced."""
+
+    uid: str
+    claim: Claim
+    gone: Sequence[Share]
+    """These parts."""
+
+
+def share_awaits(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
+    """Whether the pod's request waits for an answer and can have one: it was told what its claim has."""
+    asked = pod.rebind not in ("", claim.rebound) and not claim.releasing and bool(ledger.status.devices)
+    here = pod.lives and pod.node == ledger.node and not pod.impostor
+    return asked and here and _is_told(pod, claim)
+
+
+def judge_share(ledger: NodeDevices, pod: Pod, opaque: Collection[str] = ()) -> Replacement:
+    """What a rebind of the pod's share would do now: all of its broken parts are replaced, or none.
+
+    `opaque` names resources of which a device plugin allocated devices, unknown which.
+    """
+    states, claim = device_states(ledger), ledger.claims[pod.metadata.uid]
+    mover = _Mover(pod.metadata.uid, claim, _gone(ledger, states, claim))
+    verdict = Replacement(_devices(mover.gone), (), tuple(claim.devices), "")
+    if not mover.gone:
+        return verdict
+    rooms = _rooms(ledger, states, mover)
+    if obstacle := _obstacle(ledger, pod, mover, opaque):
+        return verdict._replace(obstacle=obstacle)
+    parts = meet(map(need_of, mover.gone), pod.strategy, [room for _, room in rooms])
+    if parts is None:
+        return verdict._replace(obstacle=_shortage(ledger, mover, rooms))
+    found = [share_of(part.need, rooms[part.place][0]) for part in parts]
+    moved = _moved(ledger, mover, found)
+    if obstacle := _unwritable(ledger, mover.uid, moved):
+        return verdict._replace(obstacle=obstacle)
+    return Replacement(verdict.broken, _devices(found), tuple(moved.devices), "", {mover.uid: moved})
+
+
+def judge_group(ledger: NodeDevices, uid: str, opaque: Collection[str] = ()) -> Replacement:
+    """What a rebind of the group would do: its broken devices are replaced with all parts that pods have of them."""
+    verdict = judge(ledger, ledger.claims[uid], opaque)
+    gone = identities(map(ledger.present, verdict.broken))
+    movers = [
+        _Mover(each, claim, [s for s in current(claim.shares) if ledger.present(s.device).identity in gone])
+        for each, claim in sorted(ledger.claims.items(), key=lambda each: (each[1].pod, each[0]))
+        if claim.within == uid and not claim.releasing
+    ]
+    movers = [mover for mover in movers if mover.gone]
+    if not (verdict.replacements and movers):
+        return verdict
+    moves = _in_pairs(ledger, movers, verdict) or _anywhere(ledger, uid, movers, verdict)
+    obstacle = moves if isinstance(moves, str) else ""
+    claims = {} if isinstance(moves, str) else {m.uid: _moved(ledger, m, moves[m.uid]) for m in movers}
+    for each, claim in claims.items():
+        if fault := _unwritable(ledger, each, claim):
+            obstacle = f"has pod {claim.pod}, which {fault}"
+    if obstacle:
+        return Replacement(verdict.broken, (), tuple(sorted(ledger.claims[uid].devices)), obstacle)
+    return verdict._replace(claims=claims)
+
+
+def pod_changes(pod: Pod, ledger: NodeDevices, claim: Claim) -> Mapping[str, str | None]:
+    """The change after which the pod's annotations name what its claim holds, be it a group's or of shares.
+
+    All in one write. Of a sealed pod only the record of its shares is written: its containers keep their devices.
+    """
+    if not claim.pod:
+        return annotation_changes(pod, ledger, claim)
+    hidden = pod.metadata.hides("metadata.annotations")
+    if hidden or not pod.shares or _is_told(pod, claim):
+        return {}
+    if not covers(ledger, claim, (share.device for share in pod.shares)):
+        return {}
+    wanted = share_annotations(pod, ledger, claim.shares)
+    if pod.sealed:
+        return {contract.SHARES: wanted[contract.SHARES]}
+    stale = container_annotations(share.container for share in pod.shares) & pod.metadata.annotations.keys()
+    return {**dict.fromkeys(sorted(stale)), **wanted}
+
+
+def is_settled(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
+    """Whether the pod's annotations are final: they say what its claim does, or record what a sealed pod keeps."""
+    return _is_told(pod, claim) if claim.pod else is_group_settled(pod, ledger, claim)
+
+
+def _is_told(pod: Pod, claim: Claim) -> bool:
+    return stored_once(pod.shares) == stored_once(claim.shares)
+
+
+def _gone(ledger: NodeDevices, states: Iterable[DeviceState], claim: Claim) -> list[Share]:
+    """The parts of devices that are broken, or that its group doesn't hold any more."""
+    unhealthy, group = broken(ledger, states, claim), ledger.claims.get(claim.within)
+    theirs = identities(ledger.held(group)) if group else None
+    return [
+        share
+        for share in current(claim.shares)
+        if share.device in unhealthy or (theirs is not None and ledger.present(share.device).identity not in theirs)
+    ]
+
+
+def _rooms(ledger: NodeDevices, states: Sequence[DeviceState], mover: _Mover) -> list[tuple[Device, Room]]:
+    """Where its parts may go. What the pod keeps of a device counts apart, so an init container's may count twice."""
+    resource = mover.gone[0].resource  # All parts of a pod are of one.
+    sound = {state.device for state in states if state.dependable}
+    rooms = allocation.rooms(states, mover.claim.within)
+    return _never_had(ledger, mover, [(d, room) for d, room in rooms if d.resource == resource and d in sound])
+
+
+def _never_had(ledger: NodeDevices, mover: _Mover, rooms: Iterable[tuple[Device, Room]]) -> list[tuple[Device, Room]]:
+    had = identities(map(ledger.present, (*mover.claim.replaced, *_devices(mover.gone))))
+    return [(device, room) for device, room in rooms if device.identity not in had]
+
+
+def _obstacle(ledger: NodeDevices, pod: Pod, mover: _Mover, opaque: Collection[str]) -> str:
+    """Why nothing can replace its parts, whatever is free."""
+    devices, resource = _devices(mover.gone), mover.gone[0].resource
+    if pod.sealed:
+        return "keeps its devices until it is recreated, since they are injected by CDI"
+    if resource in opaque and not mover.claim.within:
+        return f"pods on node {ledger.node} hold {resource} through the device plugin, unknown which devices"
+    if mute(devices, ledger.status.handover) and (why := handover_fault(ledger, mover.claim)):
+        return f"can't be given other devices of node {ledger.node}: {why}"
+    return ""
+
+
+def _unwritable(ledger: NodeDevices, uid: str, moved: Claim) -> str:
+    if container := too_long_for_cdi(ledger, current(moved.shares)):
+        return f"has a container {container} whose name is too long for the hand-over by CDI on node {ledger.node}"
+    if claim_bytes(uid, moved) > ledger_budget.MAX_CLAIM:
+        return "has too many former parts: recreate it"
+    return ""
+
+
+def _shortage(ledger: NodeDevices, mover: _Mover, rooms: Sequence[tuple[Device, Room]]) -> str:
+    group = ledger.claims.get(mover.claim.within)
+    where = f"group {group.group}" if group else f"node {ledger.node}"
+    largest = max((room for _, room in rooms), key=lambda room: room.free, default=None)
+    free = f"at most {largest} of a healthy one free" if largest else "no other healthy one for shares"
+    return f"needs {_wanted(mover.gone)} in place of {listed(map(str, _devices(mover.gone)))}, but {where} has {free}"
+
+
+def _wanted(gone: Iterable[Share]) -> str:
+    """`8 GiB and 2 x 30% of nvidia.com/gpu`."""
+    counted = Counter((str(share), share.resource) for share in gone)
+    [resource] = {resource for _, resource in counted}
+    return f"{listed(f'{n} x {text}' if n > 1 else text for (text, _), n in counted.items())} of {resource}"
+
+
+def _in_pairs(ledger: NodeDevices, movers: Iterable[_Mover], verdict: Replacement) -> dict[str, list[Share]] | None:
+    """All parts of a device go to the one that takes its place, the largest's to the largest; None if one won't fit."""
+
+    def by_size(devices: Iterable[Device]) -> list[Device]:
+        return sorted(map(ledger.present, devices), key=lambda d: (d.resource, -ledger.memory_of(d), d.index))
+
+    pairs = zip(by_size(verdict.broken), by_size(verdict.replacements), strict=True)
+    target = {old.identity: new for old, new in pairs}
+    taken = Counter[Device]()
+    for mover in movers:
+        mine: dict[Device, list[Share]] = {}
+        for share in mover.gone:
+            mine.setdefault(target[ledger.present(share.device).identity], []).append(share)
+        for device, shares in mine.items():
+            size = ledger.memory_of(device)
+            taken[device] += used(shares, size)
+            if taken[device] > capacity(size) or any(units(share, size) is None for share in shares):
+                return None
+    return {m.uid: [share_of(need_of(s), target[ledger.present(s.device).identity]) for s in m.gone] for m in movers}
+
+
+def _anywhere(
+    ledger: NodeDevices, uid: str, movers: Iterable[_Mover], verdict: Replacement
+) -> dict[str, list[Share]] | str:
+    """The parts go where the group will have room, the largest first; or why one pod's don't."""
+    will_have = identities(map(ledger.present, verdict.devices))
+    states = [state for state in device_states(ledger) if state.device.identity in will_have]
+    left = {state.device: state.room_within(uid) for state in states}
+    effort, moves = Effort(_STEPS), dict[str, list[Share]]()
+    for mover in sorted(movers, key=lambda m: max((s.percent, s.memory_mib) for s in m.gone), reverse=True):
+        rooms = _never_had(ledger, mover, left.items())
+        rooms = [(device, room) for device, room in rooms if device.resource == mover.gone[0].resource]
+        parts = meet(map(need_of, mover.gone), "", [room for _, room in rooms], effort)
+        if parts is None:
+            return (
+                f"has pod {mover.claim.pod} with {_wanted(mover.gone)}, which fits on none of the devices that it"
+                " would have"
+            )
+        found = moves[mover.uid] = [share_of(part.need, rooms[part.place][0]) for part in parts]
+        for device in _devices(found):
+            mine = [share for share in found if share.device == device]
+            left[device] = left[device].less(used(mine, left[device].size))
+    return moves
+
+
+def _moved(ledger: NodeDevices, mover: _Mover, found: Iterable[Share]) -> Claim:
+    """The claim with these parts; those that they replace are former ones. Its names are as the node hands over now."""
+    kept = [(s, ledger.present(s.device)) for s in current(mover.claim.shares) if s not in mover.gone]
+    now = [_named(ledger, share, device) for share, device in (*kept, *((s, s.device) for s in found))]
+    before = [share for share in mover.claim.shares if share.former]
+    for share in mover.gone:
+        # With the UUID where it is known by now: the number may be another's after a reboot.
+        device = replace(share.device, uuid=share.uuid or ledger.present(share.device).uuid)
+        before.append(_named(ledger, replace(share, former=True), device))
+    return replace(mover.claim, shares=sorted((*now, *before)))
+
+
+def _named(ledger: NodeDevices, share: Share, device: Device) -> Share:
+    [named] = as_claimed([device], ledger.status.handover)
+    return replace(share, index=named.index, uuid=named.uuid)
+
+
+def _devices(shares: Iterable[Share]) -> tuple[Device, ...]:
+    return tuple(sorted({share.device for share in shares}))

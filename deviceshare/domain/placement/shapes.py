@@ -1,19 +1,261 @@
-"""Shapes: the shape of every node, and what was found of each for the shares that were asked about last.
+"""Shapes: all that placement needs to know of a node but its name and labels, and what was found on each shape."""
 
-Pods that ask for the same share come in large numbers, and from one filter call to the next few nodes change. So what a
-share found on a shape is kept for as long as a node has that shape, and a call reasons about the nodes that changed.
-"""
-
-from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from bisect import bisect_left, insort
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from heapq import merge
+from itertools import chain, count, islice
 from typing import Final, NamedTuple
 
-from deviceshare.domain.objects.reasons import Reason
+from deviceshare.domain import vendors
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.placement.allocation import Preference
-from deviceshare.domain.placement.join_obstacles import NOT_SHARED, OTHER_LABELS
-from deviceshare.domain.placement.node_shape import Shape
-from deviceshare.domain.placement.sharing import NOT_COMPARED, Effort
+from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement.allocation import NOT_COMPARED, Effort, Preference, shortage
+from deviceshare.domain.placement.device_states import DeviceState
+from deviceshare.domain.placement.join_obstacles import NOT_SHARED, OTHER_LABELS, opaque_reason
+from deviceshare.domain.placement.ledger_budget import Crowding
+from deviceshare.domain.placement.node_indexes import DeviceCounts, NodesAlike
+from deviceshare.domain.placement.rooms import Room
+from deviceshare.domain.placement.shared_resources import leftover_reason
+
+# A node's shape: all that placement needs to know of a node, but for its name and labels.
+# A filter call may name thousands of nodes, most of them in the same situation; it reasons once per shape.
+
+Counts = tuple[tuple[str, int], ...]
+"""Devices by resource, sorted."""
+
+
+class Shape(NamedTuple):
+    """Equal for nodes on which the same requests fit."""
+
+    obstacle: Reason | None
+    """Why no device of it can be had at all."""
+    free: Counts
+    total: Counts
+    opaque: frozenset[str]
+    """Resources of which pods hold devices through the vendor's device plugin, unknown which."""
+    withheld: tuple[tuple[str, Reason], ...] = ()
+    """Resources of which the node withholds devices, and why."""
+    rooms: tuple[Room, ...] = ()
+    """What is left for shares, sorted; none of opaque resources."""
+    advertised: frozenset[str] = frozenset()
+    """Resources by which shares are asked for and that the node itself has, so that its kubelet would count them."""
+    doubts: tuple[tuple[str, Reason], ...] = ()
+    """Resources of which no device is free since claims may mean any of them, and why."""
+    whole: tuple[Room, ...] = ()
+    """The devices that a group may get, sorted, and thus the smallest first."""
+
+    crowded: Crowding | None = None
+    """Of its ledger, where not every claim would fit."""
+
+    @property
+    def outline(self) -> "Shape":
+        """All that requests without a share ask about."""
+        return self._replace(rooms=(), whole=(), advertised=frozenset())
+
+    def room(self, resources: Container[str]) -> int:
+        """How many devices of these resources are free."""
+        return sum(count for resource, count in self.free if resource in resources)
+
+    def obstacle_to(self, request: Request, effort: allocation.Effort | None = None) -> Reason | None:
+        """Why the request doesn't fit."""
+        lacks = (
+            self._obstacle_to_share(request, effort)
+            if not request.resources
+            else self._obstacle_to_group(request, effort)
+        )
+        return lacks or (self.crowded.obstacle_to(request) if self.crowded else None)
+
+    def _obstacle_to_group(self, request: Request, effort: allocation.Effort | None) -> Reason | None:
+        if obstacle := self.obstacle or opaque_reason(self.opaque & request.resources.keys()):
+            return obstacle
+        total = dict(self.total)
+        for resource, reason in self.withheld:
+            if resource in request.resources and resource not in total:
+                return reason
+        lacks = shortage(request, dict(self.free), total)
+        # kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons.
+        if lacks:
+            for resource, reason in self.doubts:
+                if resource in request.resources:
+                    return reason
+            return Reason(ReasonKind.TOO_FULL, f"node(s) too full: {request.holder} needs {lacks}")
+        if not request.share:
+            return None
+        if left := self.advertised & set(request.share.resources):
+            return leftover_reason(left)
+        # Which of them the group gets isn't known yet, and once it has them it keeps them: so the smallest must do.
+        mine = (islice((room for room in self.whole if room.resource == r), n) for r, n in request.resources.items())
+        return allocation.share_shortage(request.share, list(chain.from_iterable(mine)), effort)
+
+    def _obstacle_to_share(self, request: Request, effort: allocation.Effort | None) -> Reason | None:
+        share = request.share
+        if obstacle := self.obstacle:
+            return obstacle
+        if left := self.advertised & set(share.resources):
+            return leftover_reason(left)
+        lacks = allocation.share_shortage(share, self.rooms, effort)
+        if lacks is None or lacks is allocation.NOT_COMPARED:
+            return lacks
+        if reason := opaque_reason(self.opaque & set(share.of)):
+            return reason
+        there = {resource for resource, _ in self.total}
+        withheld = (reason for resource, reason in self.withheld if resource in share.of and resource not in there)
+        doubts = (reason for resource, reason in self.doubts if resource in share.of)
+        return next(chain(withheld, doubts), lacks)
+
+    def preference(self, request: Request, effort: allocation.Effort | None = None) -> Preference:
+        """By which nodes are compared for the request (allocation.scores): the less, the fuller.
+
+        Of nodes where a share fits as tightly, as where it opens a device that is nobody's yet, the one with fewer
+        devices that are nobody's is the fuller: so whole devices stay together for groups.
+        """
+        if request.resources:
+            return self.room(request.resources), 0
+        mine, whole = request.share.of, sum(room.resource in request.share.of for room in self.whole)
+        if request.strategy == allocation.SPREAD:
+            return sum(room.free for room in self.rooms if room.resource in mine), whole
+        return allocation.tightness(request.share, self.rooms, effort), whole
+
+
+def counts(devices: Iterable[Device]) -> Counts:
+    """How many of these there are of each resource."""
+    return tuple(sorted(Counter(device.resource for device in devices).items()))
+
+
+def opaque(ledger: NodeDevices, states: Iterable[DeviceState], pods: Mapping[str, Collection[str]]) -> frozenset[str]:
+    """Resources of which pods hold devices, unless the node's agent reports which; `pods` are resources by pod UID.
+
+    A vendor's devices are the same under all its resources, whole, in turns or in parts, so all of them are named.
+    """
+    known = {(allocation.uid, allocation.resource) for allocation in ledger.hardware.allocations or ()}
+    held = {resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known}
+    if any(state.split for state in states):  # Who has a part by MIG has it of these, and no group gets these.
+        held = {resource for resource in held if not resource.startswith(vendors.MIG_PREFIX)}
+    if not held:
+        return frozenset()
+    owners = {vendors.plugin_vendor_of(resource) for resource in held}
+    mine = {device.resource for device in (*ledger.devices, *ledger.claimed())}
+    return frozenset(held | {resource for resource in mine if vendors.vendor_of(resource) in owners})
+
+
+# An overview of all shared nodes that a request's selector matches: where it fits, and why not elsewhere.
+# It says what `Filtered` says of named nodes, but is made from lists of nodes that are alike, which it never joins.
+
+
+class NodeLists(NamedTuple):
+    """Nodes in several lists, each sorted."""
+
+    lists: list[Sequence[str]]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.lists))
+
+    def __bool__(self) -> bool:
+        return bool(self.lists)
+
+    @property
+    def names(self) -> Iterable[str]:
+        """All, in no order."""
+        return chain.from_iterable(self.lists)
+
+    def first(self, number: int) -> list[str]:
+        """The first so many by name."""
+        return list(islice(merge(*(names[:number] for names in self.lists)), number))
+
+
+class Overview(NamedTuple):
+    """Of each reason there is at least one node."""
+
+    fits: NodeLists
+    refused: dict[Reason, NodeLists]
+
+
+def overview(request: Request, alike: Mapping[Shape, Sequence[str]]) -> Overview:
+    """Of a request for whole devices; `alike` are the nodes by their shape."""
+    fits, refused = NodeLists([]), dict[Reason, NodeLists]()
+    for shape, names in alike.items():
+        reason = shape.obstacle_to(request)
+        place = refused.setdefault(reason, NodeLists([])) if reason else fits
+        place.lists.append(names)
+    return Overview(fits, refused)
+
+
+# Situations: what each node offers, in a few words, and all nodes by that, kept up to date at each change of one.
+# A group that waits asks about all shared nodes. It is answered from lists of nodes that are alike, which differ in
+# few ways, and what follows is good for all groups that want the same until a stamp says otherwise.
+
+Stamp = tuple[int, ...]
+
+
+class Situations:
+    """Mutable, but pure."""
+
+    def __init__(self) -> None:
+        self.shapes = Shapes()
+        self._alike: NodesAlike[Shape] = NodesAlike()
+        """By the outlines of their shapes."""
+        self._counts = DeviceCounts()
+        self._names: list[str] = []
+        self._numbers = count(1)
+        self._changed: dict[str, int] = {}
+        """By node, the number of its last change."""
+
+    def put(self, name: str, node: Node | None, shape: Shape | None) -> None:
+        """Takes in a node's new shape; None when it and its ledger are gone."""
+        self.shapes.put(name, shape)
+        outline = self.shapes.outline(name)
+        self._alike.put(name, node.metadata.labels if node else {}, outline if node and node.shared else None)
+        known = name in self._changed
+        if shape is None:
+            self._changed.pop(name, None)
+            if known:
+                del self._names[bisect_left(self._names, name)]
+            return
+        if not known:
+            insort(self._names, name)
+        self._changed[name] = next(self._numbers)
+
+    def count(self, name: str, node: Node | None, ledger: NodeDevices | None, states: Iterable[DeviceState]) -> None:
+        """Takes in which devices a node has."""
+        self._counts.put(name, node, ledger, states)
+
+    @property
+    def names(self) -> list[str]:
+        """Every node that is or was shared, sorted."""
+        return list(self._names)
+
+    def number(self, selector: Mapping[str, str]) -> int:
+        """How many shared nodes have all of these labels."""
+        return self._alike.number(selector)
+
+    def overview(self, request: Request) -> Overview:
+        """Where a request fits that is met nowhere yet, of all shared nodes that its selector matches."""
+        alike = self._alike.names(request.node_selector)
+        if not request.share:
+            return overview(request, alike)
+        found = self.shapes.filter(request, sorted(name for names in alike.values() for name in names), None)
+        refused = {reason: NodeLists([mine]) for reason, mine in found.refused.items()}
+        return Overview(NodeLists([found.fits] if found.fits else []), refused)
+
+    def most(self, request: Request) -> dict[str, int] | None:
+        """The most that one node its selector matches has of what it wants; None where one has, or may have, it all."""
+        return self._counts.most(request.resources, request.node_selector)
+
+    def stamp(self, selector: Mapping[str, str], names: Iterable[str] = ()) -> Stamp:
+        """Another one after each change of one of these nodes, of what is said of this selector, or of how many share.
+
+        Only what `overview` says of requests for shares may change without it.
+        """
+        changed = (self._changed.get(name, 0) for name in names)
+        return (len(self._alike), self._alike.version(selector), self._counts.version(selector), *changed)
+
+
+# Shapes: the shape of every node, and what was found of each for the shares that were asked about last.
 
 KEPT: Final = 32
 """Different shares; with 5,000 nodes in as many situations half a megabyte for each."""

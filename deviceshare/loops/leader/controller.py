@@ -18,8 +18,8 @@ from deviceshare.domain.objects.groups import Group, NamespaceObject
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement import counted_devices, device_memory, dialect_leftovers
-from deviceshare.domain.placement.dra_view import DraView
+from deviceshare.domain.placement import shared_resources
+from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.loops.api_objects import says_the_same
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.leader.coverage import Coverage
@@ -264,7 +264,7 @@ def _facets(node: Node) -> tuple[object, ...]:
     """What of a node concerns us."""
     meta = node.metadata
     annotated = [meta.annotations.get(key) for key in contract.DEVICE_ANNOTATIONS]
-    counted = counted_devices.count(node), device_memory.memory_mib(node), dialect_leftovers.advertised(node)
+    counted = shared_resources.count_devices(node), shared_resources.memory_mib(node), shared_resources.advertised(node)
     booted = node.status.node_info.boot_id  # until its agent has reported since, nothing of the node is free
     return meta.uid, meta.labels, meta.fault, node.ready, node.out_of_service, booted, annotated, counted
 

@@ -15,9 +15,8 @@ import structlog
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import UNSCHEDULABLE, Pod
 from deviceshare.domain.placement.join_obstacles import missing, pod_obstacle, request_of
-from deviceshare.domain.placement.node_choice import Choice, alike, choose_node, in_turn
-from deviceshare.domain.placement.occupancy import Occupancy
-from deviceshare.domain.placement.share_capacity import capacity_patch, lacking
+from deviceshare.domain.placement.node_choice import Choice, Occupancy, alike, choose_node, in_turn
+from deviceshare.domain.placement.shared_resources import capacity_patch, lacking
 from deviceshare.loops.api_objects import subject_of
 from deviceshare.loops.kinds import NODES
 from deviceshare.loops.leader.context import ControllerContext, GatePlacement, PodBinder, UnchangedSince, WaitingEvents

@@ -22,11 +22,11 @@ from deviceshare.domain.objects.nodes import Node, same_boot
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.objects.requests import POD, Holder
-from deviceshare.domain.placement import device_memory, handover, steady_numbers
+from deviceshare.domain.placement import handover, shared_resources
 from deviceshare.domain.placement.device_states import device_states
-from deviceshare.domain.placement.dra_view import DraView
 from deviceshare.domain.placement.inventory import Offer, take
 from deviceshare.domain.placement.join_obstacles import claimed_twice
+from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find, subject_of
 from deviceshare.loops.kinds import NODE_DEVICES, NODES, PODS
@@ -230,7 +230,7 @@ class Ledgers:
             status = LedgerStatus(
                 withheld=list(offer.withheld),
                 handover=words,
-                memory_mib=device_memory.memory_mib(node),
+                memory_mib=shared_resources.memory_mib(node),
                 for_shares=list(offer.for_shares),
                 for_groups=list(offer.for_groups),
                 published=published,
@@ -241,7 +241,7 @@ class Ledgers:
     def _published(self, seen: NodeDevices) -> Publication:
         """What DRA says of the node. Two mirrors know it, and one of them may be without what it is to show."""
         known = self._context.claims_known()
-        published = steady_numbers.steady(self._dra.publication(seen.node, claims_known=known), seen)
+        published = handover.steady(self._dra.publication(seen.node, claims_known=known), seen)
         if not known and published != NOTHING_PUBLISHED:
             self.queue.add(seen.node, CLAIMS_SECONDS)  # Without any claim, no event shows that they can be read.
         return published
@@ -251,7 +251,7 @@ class Ledgers:
         if not same_boot(node, seen.status.hardware):
             return False
         here = [pod for pod in self._context.index.holding[seen.node] if pod.sealed or pod.metadata.unreadable]
-        told = steady_numbers.by_uuid(seen, {uid for pod in here for uid in (pod.holder_uid, pod.share_uid)})
+        told = handover.by_uuid(seen, {uid for pod in here for uid in (pod.holder_uid, pod.share_uid)})
         if not told:
             return False
         self._context.ledgers.put(await write_claims(self._context.cluster, seen, ledger.claims_patch(seen, told)))

@@ -18,8 +18,7 @@ from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import current
-from deviceshare.domain.placement.replacement import by_cdi, still_held
-from deviceshare.domain.placement.share_replacement import pod_changes
+from deviceshare.domain.placement.replacement import by_cdi, pod_changes, still_held
 from deviceshare.loops.api_objects import subject_of
 from deviceshare.loops.leader.context import ClaimKey, ControllerContext, UnchangedSince, own_key
 from deviceshare.loops.ports import ApiError, ObjectChange, Unavailable

@@ -30,9 +30,8 @@ from deviceshare.domain.objects.groups import Group, uses
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.join_obstacles import pod_obstacle
-from deviceshare.domain.placement.lost_nodes import is_lost, left_behind, moves
+from deviceshare.domain.placement.node_choice import barred, is_lost, left_behind, moves
 from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find, subject_of
 from deviceshare.loops.kinds import GROUPS, NODES

@@ -32,8 +32,8 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import UNSCHEDULABLE, Pod
 from deviceshare.domain.objects.requests import POD, Holder, Request
 from deviceshare.domain.objects.shares import ShareRequest
-from deviceshare.domain.placement.barred_pods import ruled_out
 from deviceshare.domain.placement.join_obstacles import request_of
+from deviceshare.domain.placement.node_choice import ruled_out
 from deviceshare.loops.api_objects import annotate
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.ports import ApiError, Conflict, ObjectChange

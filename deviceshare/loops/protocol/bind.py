@@ -14,7 +14,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.join_obstacles import joining_obstacle
-from deviceshare.domain.placement.pinned_affinity import pinned_to
+from deviceshare.domain.placement.node_choice import pinned_to
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound, Undecodable

@@ -17,12 +17,10 @@ from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.objects.shares import Share
-from deviceshare.domain.placement import allocation, ledger_budget, sharing
-from deviceshare.domain.placement.blind_spots import ledger_fault
+from deviceshare.domain.placement import allocation, ledger_budget
 from deviceshare.domain.placement.device_states import device_states
-from deviceshare.domain.placement.handover import as_claimed
-from deviceshare.domain.placement.join_obstacles import joining_obstacle
-from deviceshare.domain.placement.share_handover import too_long_for_cdi
+from deviceshare.domain.placement.handover import as_claimed, too_long_for_cdi
+from deviceshare.domain.placement.join_obstacles import joining_obstacle, ledger_fault
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 from deviceshare.loops.protocol import bind
@@ -153,9 +151,9 @@ def _choose_share(request: Request, seen: NodeDevices, opaque: Collection[str]) 
             return Reason(ReasonKind.CLAIM_RELEASING, text)
         return joining_obstacle(seen, states, sharer) or mine
     rooms = [(d, room) for d, room in allocation.rooms(states, within) if within or d.resource not in opaque]
-    shares = sharing.choose_shares(request.share, request.strategy, rooms)
+    shares = allocation.choose_shares(request.share, request.strategy, rooms)
     if shares is None:
-        lacks = sharing.shortage(request.share, [room for _, room in rooms])
+        lacks = allocation.share_shortage(request.share, [room for _, room in rooms])
         return lacks or Reason(ReasonKind.TOO_FULL, f"{sharer} no longer fits on node {seen.node}")
     if container := too_long_for_cdi(seen, shares):
         text = f"the name of container {container} is too long for the hand-over by CDI on node {seen.node}"

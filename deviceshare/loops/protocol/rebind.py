@@ -12,7 +12,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Holder
-from deviceshare.domain.placement import replacement, share_replacement
+from deviceshare.domain.placement import replacement
 from deviceshare.domain.placement.replacement import Replacement, rebind_patch
 from deviceshare.loops.api_objects import annotate, find
 from deviceshare.loops.kinds import NODE_DEVICES
@@ -38,8 +38,8 @@ def awaits(asked: Group | Pod, seen: NodeDevices, claim: Claim) -> bool:
     node can't: its bind may have read the claim, and chooses again when it has failed.
     """
     if isinstance(asked, Pod):
-        return bool(claim.pod) and share_replacement.awaits(asked, seen, claim)
-    return asked.node == seen.node and replacement.awaits(asked, seen, claim)
+        return bool(claim.pod) and replacement.share_awaits(asked, seen, claim)
+    return asked.node == seen.node and replacement.group_awaits(asked, seen, claim)
 
 
 async def rebind(
@@ -58,9 +58,9 @@ async def rebind(
         return None
     # 2. Replace all that is broken, with the parts that pods have of a group's devices, or nothing.
     if isinstance(asked, Pod):
-        verdict = share_replacement.judge_share(seen, asked, opaque(node))
+        verdict = replacement.judge_share(seen, asked, opaque(node))
     else:
-        verdict = share_replacement.judge_group(seen, holder.uid, opaque(node))
+        verdict = replacement.judge_group(seen, holder.uid, opaque(node))
     written = await write_claims(cluster, seen, rebind_patch(seen, holder.uid, asked.rebind, verdict))
     return Answer(asked, holder, written, verdict)
 
@@ -80,7 +80,7 @@ async def update_pods(
         return []
     written = []
     for pod in pods:
-        annotations = share_replacement.pod_changes(pod, seen, claim)
+        annotations = replacement.pod_changes(pod, seen, claim)
         try:
             if annotations and (changed := await annotate(cluster, pod, annotations)):
                 written.append(changed)  # Others have ended.
@@ -107,9 +107,7 @@ async def release_former(cluster: Cluster, node: str, uid: str, stop_binds: Bind
     await stop_binds.wait(claim)
     mine = [pod for pod in await holders.pods(cluster, holder) if pod.holds(uid, node)]
     # While a pod's annotations are outdated, an old leader may be about to write into them what was replaced since.
-    if any(
-        pod.metadata.hides("metadata.annotations") or not share_replacement.is_settled(pod, seen, claim) for pod in mine
-    ):
+    if any(pod.metadata.hides("metadata.annotations") or not replacement.is_settled(pod, seen, claim) for pod in mine):
         return None
     held = replacement.still_held(claim, mine)
     if len(held) == len(claim.former):

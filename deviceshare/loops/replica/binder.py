@@ -26,12 +26,11 @@ from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Holder, Request
-from deviceshare.domain.placement import allocation, sharing
-from deviceshare.domain.placement.assumptions import Assumption
-from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement.fleet import Assumption, Fleet
+from deviceshare.domain.placement.handover import share_annotations
 from deviceshare.domain.placement.join_obstacles import elsewhere, left_out, missing, pod_obstacle, request_of
 from deviceshare.domain.placement.replacement import annotations_of
-from deviceshare.domain.placement.share_handover import share_annotations
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Cluster, Conflict, Mirror, ObjectChange
@@ -230,7 +229,7 @@ class Binder:
         if not request.sharer and (reason := self._fleet.opacity(request, node)):
             raise Refused(reason)  # As above.
         uid, within = request.taker.uid, request.within
-        if shares := sharing.choose_shares(request.share, request.strategy, self._fleet.rooms(node, within)):
+        if shares := allocation.choose_shares(request.share, request.strategy, self._fleet.rooms(node, within)):
             self._fleet.assume(uid, Assumption(node, shares=shares, within=within))
         try:
             return await self._claim(wanted_share(request, partial(self._fleet.opaque, node)), node)

@@ -17,7 +17,7 @@ from deviceshare.domain.answers.census import DeviceCount, count_each_group
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.usage import Usage
-from deviceshare.domain.placement.device_state import Health, Use
+from deviceshare.domain.placement.device_states import Health, Use
 from deviceshare.metrics import Metrics
 from deviceshare.run.group_metrics import GroupMetrics
 from deviceshare.run.quota_metrics import QuotaMetrics

@@ -6,7 +6,7 @@ import msgspec
 
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
-from deviceshare.domain.placement.dra_view import DraView
+from deviceshare.domain.placement.resource_pools import DraView
 
 DRIVER = "gpu.nvidia.com"
 Json = dict[str, Any]

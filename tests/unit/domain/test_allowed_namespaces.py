@@ -11,8 +11,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.label_selector import LabelSelector
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import pod_obstacle
-from deviceshare.domain.placement.namespaces import Namespaces
+from deviceshare.domain.placement.join_obstacles import Namespaces, pod_obstacle
 from tests.unit.domain.objects import a_fleet, a_group, a_pod, a_share_pod
 
 LABELS = {"team": "vision", "stage": "dev"}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.placement.annotated_devices import MOST, Listed, read
+from deviceshare.domain.placement.shared_resources import MOST, Listed, read_annotated
 from tests.unit.domain.objects import AMD, GPU
 
 
@@ -14,12 +14,12 @@ from tests.unit.domain.objects import AMD, GPU
 )
 def test_one_number_is_how_many_and_anything_else_is_which(value: str, indices: set[int]) -> None:
     """So that annotations from before lists mean what they meant."""
-    assert read(f"{GPU}={value}").resources[GPU].indices == indices
+    assert read_annotated(f"{GPU}={value}").resources[GPU].indices == indices
 
 
 def test_a_list_goes_on_until_the_next_resource() -> None:
     """A comma separates both devices and resources."""
-    words = read(f" {GPU} = 1-3 , 5,{AMD}=2, huawei.com/Ascend910=0-1")
+    words = read_annotated(f" {GPU} = 1-3 , 5,{AMD}=2, huawei.com/Ascend910=0-1")
     assert not words.faults
     assert {r: sorted(listed.indices) for r, listed in words.resources.items()} == {
         GPU: [1, 2, 3, 5],
@@ -30,7 +30,7 @@ def test_a_list_goes_on_until_the_next_resource() -> None:
 
 def test_devices_are_named_by_uuid_too() -> None:
     """Beside numbers, if need be."""
-    listed = read(f"{GPU}=GPU-8a56-b,3-3,GPU-c").resources[GPU]
+    listed = read_annotated(f"{GPU}=GPU-8a56-b,3-3,GPU-c").resources[GPU]
     assert listed == Listed(frozenset({3}), frozenset({"GPU-8a56-b", "GPU-c"}))
 
 
@@ -50,7 +50,7 @@ def test_devices_are_named_by_uuid_too() -> None:
 )
 def test_what_cannot_be_read_is_named_and_means_no_device(value: str, fault: str) -> None:
     """However large the numbers in it are."""
-    listed = read(f"{GPU}={value}").resources[GPU]
+    listed = read_annotated(f"{GPU}={value}").resources[GPU]
     assert fault in listed.fault
     assert not listed.indices
     assert not listed.uuids
@@ -59,7 +59,7 @@ def test_what_cannot_be_read_is_named_and_means_no_device(value: str, fault: str
 @pytest.mark.parametrize("text", ["4", "1-3", f"{GPU}:4", "example.org/gpu=4", "nvidia.com/gpu.shared=4"])
 def test_what_belongs_to_no_known_resource_is_a_fault_of_the_whole(text: str) -> None:
     """Its author meant something by it."""
-    words = read(text)
+    words = read_annotated(text)
     assert words.faults
     assert not words.resources
 
@@ -67,10 +67,10 @@ def test_what_belongs_to_no_known_resource_is_a_fault_of_the_whole(text: str) ->
 @given(st.sets(st.integers(0, MOST - 1), min_size=2))
 def test_a_list_is_read_as_it_is_written(indices: set[int]) -> None:
     """In any order, one by one."""
-    assert read(f"{GPU}={','.join(map(str, indices))}").resources[GPU].indices == indices
+    assert read_annotated(f"{GPU}={','.join(map(str, indices))}").resources[GPU].indices == indices
 
 
 @given(st.text(alphabet="nvidia.com/gpu=0123456789,-GPU ", max_size=60))
 def test_no_text_is_more_than_is_believed(text: str) -> None:
     """Whatever it is, it is read, and bounded."""
-    assert all(len(listed.indices) <= MOST for listed in read(text).resources.values())
+    assert all(len(listed.indices) <= MOST for listed in read_annotated(text).resources.values())

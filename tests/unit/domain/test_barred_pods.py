@@ -13,8 +13,8 @@ from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.objects.nodes import Affinity, Node, admits
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
-from deviceshare.domain.placement import barred_pods as judging
-from deviceshare.domain.placement.barred_pods import barred
+from deviceshare.domain.placement import node_choice as judging
+from deviceshare.domain.placement.node_choice import barred
 from tests.unit.domain.objects import a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 RECREATE = "delete and recreate the pod"

@@ -14,9 +14,7 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
-from deviceshare.domain.placement.blind_spots import UnreadableObject, unreadable
-from deviceshare.domain.placement.join_obstacles import pod_obstacle
-from deviceshare.domain.placement.namespaces import Namespaces
+from deviceshare.domain.placement.join_obstacles import Namespaces, UnreadableObject, pod_obstacle, unreadable
 from deviceshare.domain.placement.replacement import annotation_changes
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 

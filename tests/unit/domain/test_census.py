@@ -14,7 +14,7 @@ from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.shares import Share
-from deviceshare.domain.placement.device_state import Health, Use
+from deviceshare.domain.placement.device_states import Health, Use
 from deviceshare.domain.placement.fleet import Fleet
 from tests.unit.domain.test_gates import gated
 from tests.unit.domain.test_shown_shares import bound, sharing

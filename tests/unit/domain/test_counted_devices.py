@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.placement.counted_devices import Counted, count
+from deviceshare.domain.placement.shared_resources import Counted, count_devices
 from tests.unit.domain.objects import AMD, GPU
 
 SHARED = "nvidia.com/gpu.shared"
@@ -27,7 +27,7 @@ def a_node_that_says(
 
 
 def of_gpus(node: Node) -> Counted:
-    return count(node).get(GPU, Counted(0))
+    return count_devices(node).get(GPU, Counted(0))
 
 
 @pytest.mark.parametrize(
@@ -152,17 +152,17 @@ def test_partitions_of_amds_gpus_are_not_gpus(
     allocatable: Mapping[str, object], labels: Mapping[str, object], number: int | None
 ) -> None:
     """Told by AMD's node labeller, or by the names of its plugin's mixed strategy."""
-    assert count(a_node_that_says(allocatable, labels))[AMD].number == number
+    assert count_devices(a_node_that_says(allocatable, labels))[AMD].number == number
 
 
 def test_virtual_npus_are_not_npus() -> None:
     """Huawei's plugin names them after the NPU; HAMi splits them under its own name."""
     virtual = "huawei.com/Ascend910-2c"
-    assert count(a_node_that_says({virtual: "8"}))[virtual].number is None
+    assert count_devices(a_node_that_says({virtual: "8"}))[virtual].number is None
     whole = "huawei.com/Ascend910B"
-    assert count(a_node_that_says({whole: "8"}))[whole].number == 8
+    assert count_devices(a_node_that_says({whole: "8"}))[whole].number == 8
     split = a_node_that_says({whole: "8"}, annotations={"hami.io/node-register-Ascend910B": "…"})
-    assert count(split)[whole].number is None
+    assert count_devices(split)[whole].number is None
 
 
 def test_only_what_is_not_a_mere_number_is_worth_telling() -> None:

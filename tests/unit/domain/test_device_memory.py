@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.placement.device_memory import LEAST_MIB, MOST_MIB, memory_mib
+from deviceshare.domain.placement.shared_resources import LEAST_MIB, MOST_MIB, memory_mib
 from tests.unit.domain.objects import AMD, GPU, gpus
 
 MEM, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"

@@ -24,8 +24,7 @@ from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import ObjectMeta
-from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState, Health, Use
-from deviceshare.domain.placement.device_states import device_states, held_by
+from deviceshare.domain.placement.device_states import ALLOCATED, DeviceState, Health, Use, device_states, held_by
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import KEPT_OUT, take
 from deviceshare.domain.placement.replacement import judge

@@ -13,8 +13,8 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.objects.shares import DIALECTS, Dialect
-from deviceshare.domain.placement.dialect_leftovers import advertised, leftover_reason
 from deviceshare.domain.placement.inventory import Offer, take
+from deviceshare.domain.placement.shared_resources import advertised, leftover_reason
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, gpus
 
 MEM, COUNT, META = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "cnvrg.io/metagpu"

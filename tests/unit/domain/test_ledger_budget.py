@@ -19,12 +19,11 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.objects.shares import INIT, Share, in_full, stored_once
-from deviceshare.domain.placement import ledger_budget, sharing
+from deviceshare.domain.placement import allocation, ledger_budget
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import pod_obstacle, request_of
+from deviceshare.domain.placement.handover import share_annotations
+from deviceshare.domain.placement.join_obstacles import Namespaces, pod_obstacle, request_of
 from deviceshare.domain.placement.ledger_budget import BUDGET, FAIR, MAX_CLAIM
-from deviceshare.domain.placement.namespaces import Namespaces
-from deviceshare.domain.placement.share_handover import share_annotations
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.protocol import claiming
 from deviceshare.loops.protocol.claiming import WantedClaim, claim_all
@@ -75,7 +74,7 @@ def chosen(pod: Pod) -> Claim:
     """What the pod gets on the empty node."""
     fleet = Fleet()
     fleet.set_ledger("n1", a_ledger({}))
-    shares = sharing.choose_shares(pod.share, "binpack", fleet.rooms("n1"))
+    shares = allocation.choose_shares(pod.share, "binpack", fleet.rooms("n1"))
     assert shares is not None
     return ledger.share_claim_of(pod.sharer, shares)
 
@@ -176,7 +175,7 @@ def test_a_claim_that_is_allowed_takes_a_kilobyte(
     pod = a_pod(inits, mains, name=name * 20, namespace=namespace * 5)
     if not pod.share.needs or ledger_budget.oversize(pod.sharer, pod.share):
         return
-    if sharing.choose_shares(pod.share, "binpack", _rooms()) is not None:
+    if allocation.choose_shares(pod.share, "binpack", _rooms()) is not None:
         assert claim_bytes(UID, chosen(pod)) <= MAX_CLAIM
 
 

@@ -14,10 +14,18 @@ from deviceshare.domain.objects.pod_requests import requests_of, without_surplus
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import GPU_MEM
-from deviceshare.domain.placement.node_choice import AT_A_TIME, Choice, alike, choose_node, in_turn
-from deviceshare.domain.placement.node_fit import misfit, room, summary
-from deviceshare.domain.placement.occupancy import Occupancy
-from deviceshare.domain.placement.share_capacity import UNCOUNTED
+from deviceshare.domain.placement.node_choice import (
+    AT_A_TIME,
+    Choice,
+    Occupancy,
+    alike,
+    choose_node,
+    in_turn,
+    misfit,
+    room,
+    summary,
+)
+from deviceshare.domain.placement.shared_resources import UNCOUNTED
 from tests.unit.domain.objects import GPU, INJECTED, a_fleet, a_group, a_ledger, gpus
 
 READY = [{"type": "Ready", "status": "True"}]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.placement.node_selections import KEPT, Selections
+from deviceshare.domain.placement.node_indexes import KEPT_SELECTIONS, Selections
 
 LABELS = st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy"))
 CHANGES = st.tuples(st.sampled_from(["n1", "n2", "n3"]), LABELS | st.none())
@@ -33,10 +33,10 @@ def test_selectors_that_nobody_asks_for_any_more_are_forgotten() -> None:
     selections = Selections()
     selections.set_labels("n1", {"zone": "a"})
     kept = selections.matching({"zone": "a"})
-    for number in range(2 * KEPT):
+    for number in range(2 * KEPT_SELECTIONS):
         selections.matching({"zone": str(number)})
         assert selections.matching({"zone": "a"}) is kept
     first = selections.matching({"zone": "0"})
-    for number in range(1, KEPT + 1):
+    for number in range(1, KEPT_SELECTIONS + 1):
         selections.matching({"zone": str(number)})
     assert selections.matching({"zone": "0"}) is not first

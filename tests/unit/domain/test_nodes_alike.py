@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.placement import nodes_alike
-from deviceshare.domain.placement.nodes_alike import NodesAlike
+from deviceshare.domain.placement import node_indexes
+from deviceshare.domain.placement.node_indexes import NodesAlike
 
 LABELS = st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy"))
 CHANGES = st.tuples(st.sampled_from(["n1", "n2", "n3", "n4"]), LABELS, st.sampled_from(["full", "empty"]) | st.none())
@@ -51,6 +51,6 @@ def test_selectors_that_nobody_asks_for_any_more_are_forgotten() -> None:
     alike.put("n1", {"zone": "a"}, "full")
     before = alike.version({"zone": "a"})
     assert alike.version({"zone": "a"}) == before
-    for number in range(nodes_alike.KEPT):
+    for number in range(node_indexes.KEPT):
         alike.names({"zone": str(number)})
     assert alike.version({"zone": "a"}) != before

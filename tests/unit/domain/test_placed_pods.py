@@ -19,9 +19,9 @@ from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.nodes import Affinity, admits
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
-from deviceshare.domain.placement import dialect_leftovers
-from deviceshare.domain.placement.pinned_affinity import pinned_to
-from deviceshare.domain.placement.share_capacity import UNCOUNTED, capacity_patch, lacking
+from deviceshare.domain.placement import shared_resources
+from deviceshare.domain.placement.node_choice import pinned_to
+from deviceshare.domain.placement.shared_resources import UNCOUNTED, capacity_patch, lacking
 from tests.unit.domain.jsonpatch import applied
 from tests.unit.domain.objects import a_fleet, a_group, a_ledger, a_node, gpus
 
@@ -266,11 +266,11 @@ def test_nodes_advertise_more_shares_than_anybody_asks_for() -> None:
     wanted = ["aliyun.com/gpu-mem", "deviceshare.io/gpu-mem"]
     node = a_node(devices={"nvidia.com/gpu": 4, "aliyun.com/gpu-mem": 0})
     assert lacking(node, wanted) == wanted
-    assert dialect_leftovers.advertised(node) == {"aliyun.com/gpu-mem"}
+    assert shared_resources.advertised(node) == {"aliyun.com/gpu-mem"}
     told = capacity_patch(node, wanted)["status"]["allocatable"]
     after = a_node(devices={"nvidia.com/gpu": 4, **told})
     assert lacking(after, wanted) == []
-    assert dialect_leftovers.advertised(after) == frozenset()
-    assert dialect_leftovers.allocating(after) == {}
+    assert shared_resources.advertised(after) == frozenset()
+    assert shared_resources.allocating(after) == {}
     assert lacking(a_node(devices={"aliyun.com/gpu-mem": 64}), wanted) == ["deviceshare.io/gpu-mem"]
     assert UNCOUNTED > 1024 * 1024

@@ -11,12 +11,9 @@ from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
 from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement import handover
-from deviceshare.domain.placement.device_state import Health, Use
-from deviceshare.domain.placement.device_states import device_states
-from deviceshare.domain.placement.dra_obstacles import UNPUBLISHED, UNSEEN
-from deviceshare.domain.placement.handover import HandoverSetting
-from deviceshare.domain.placement.inventory import take
-from deviceshare.domain.placement.steady_numbers import steady
+from deviceshare.domain.placement.device_states import Health, Use, device_states
+from deviceshare.domain.placement.handover import HandoverSetting, steady
+from deviceshare.domain.placement.inventory import UNPUBLISHED, UNSEEN, take
 from tests.unit.domain.dra_objects import a_claim, a_slice, a_view, card, gpu_json, mig_json
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, free_on, gpus
 

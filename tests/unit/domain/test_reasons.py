@@ -24,11 +24,10 @@ from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.reasons import ReasonKind as Kind
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement import ledger_budget
-from deviceshare.domain.placement.dialect_leftovers import leftover_reason
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import request_of
-from deviceshare.domain.placement.node_choice import AVOIDED
-from deviceshare.domain.placement.node_fit import misfit
+from deviceshare.domain.placement.node_choice import AVOIDED, misfit
+from deviceshare.domain.placement.shared_resources import leftover_reason
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, a_share_pod, gpus
 from tests.unit.domain.test_gates import gated
 

@@ -134,7 +134,7 @@ def test_a_pod_that_got_its_devices_by_cdi_keeps_them() -> None:
     assert change.keys() == {contract.FORMER_DEVICES}
     assert [device["uuid"] for device in json.loads(change[contract.FORMER_DEVICES] or "")] == ["GPU-1"]
     assert not replacement.is_current(pod, node, claim)
-    assert not replacement.is_settled(pod, node, claim)
+    assert not replacement.is_group_settled(pod, node, claim)
 
 
 def test_what_it_keeps_is_written_down_once_and_stays_reserved() -> None:
@@ -144,7 +144,7 @@ def test_what_it_keeps_is_written_down_once_and_stays_reserved() -> None:
     for node in (by_cdi(a_node(a=claim)), a_node(a=claim)):
         assert replacement.annotation_changes(pod, node, claim) == {}
         assert not replacement.is_current(pod, node, claim)
-        assert replacement.is_settled(pod, node, claim)
+        assert replacement.is_group_settled(pod, node, claim)
         assert replacement.covers(node, claim, pod.received)
     assert replacement.still_held(claim, [pod]) == (gpu(1),)
 

@@ -12,12 +12,11 @@ from deviceshare.domain.objects.ledger import Claim, LedgerSpec, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.requests import POD, Holder, Request
 from deviceshare.domain.objects.shares import INIT, MAIN, SIDECAR, Need, Share, ShareRequest
-from deviceshare.domain.placement import shapes, sharing
-from deviceshare.domain.placement.assumptions import Assumption
+from deviceshare.domain.placement import allocation, shapes
 from deviceshare.domain.placement.device_states import KEPT, device_states
-from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.node_shape import Shape
+from deviceshare.domain.placement.fleet import Assumption, Fleet
 from deviceshare.domain.placement.rooms import Room, capacity
+from deviceshare.domain.placement.shapes import Shape
 from tests.unit.domain.objects import GPU, a_ledger, a_node
 
 NAMES = ["n0", "n1", "n2"]
@@ -115,21 +114,21 @@ NEED = st.one_of(
 def test_one_part_needs_no_search_to_fit(need: Need, rooms: list[Room]) -> None:
     """What is said without one is what the search finds."""
     share = ShareRequest((need,), RESOURCES)
-    found = sharing.place(share, "", rooms)
-    assert (sharing.shortage(share, rooms) is None) == (found is not None)
-    assert sharing.tightness(share, rooms) == (rooms[found[0].place].free if found else 0)
+    found = allocation.place(share, "", rooms)
+    assert (allocation.share_shortage(share, rooms) is None) == (found is not None)
+    assert allocation.tightness(share, rooms) == (rooms[found[0].place].free if found else 0)
 
 
 def test_who_asks_for_dozens_of_parts_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call looks at no more situations than its effort, and those that follow get on until every node is decided."""
     looked = []
-    step = sharing._Search._step
+    step = allocation._Search._step
 
-    def counted(self: sharing._Search) -> bool:
+    def counted(self: allocation._Search) -> bool:
         looked.append(self)
         return step(self)
 
-    monkeypatch.setattr(sharing._Search, "_step", counted)
+    monkeypatch.setattr(allocation._Search, "_step", counted)
     names = [f"n{number}" for number in range(60)]
     known, chance = shapes.Shapes(), random.Random(1)
     for name in names:
@@ -141,7 +140,7 @@ def test_who_asks_for_dozens_of_parts_keeps_nobody_waiting(monkeypatch: pytest.M
         looked.clear()
         fits, refused = known.filter(hostile, names, None)
         assert len(looked) <= shapes.EFFORT + len(names)
-        undecided.append(len(refused.get(sharing.NOT_COMPARED, [])))
+        undecided.append(len(refused.get(allocation.NOT_COMPARED, [])))
         looked.clear()
         known.preferences(hostile, names)
         assert len(looked) <= shapes.EFFORT + len(names)
@@ -187,7 +186,7 @@ def test_shares_that_open_a_device_leave_whole_nodes_to_groups() -> None:
         node = max(best, key=lambda name: len(fleet.free(name)))
         ledger = fleet.ledger(node)
         assert ledger is not None
-        shares = sharing.choose_shares(request.share, request.strategy, fleet.rooms(node))
+        shares = allocation.choose_shares(request.share, request.strategy, fleet.rooms(node))
         assert shares is not None
         claims = {**ledger.claims, f"uid-{number}": Claim(pod=f"default/{number}", shares=list(shares))}
         fleet.set_ledger(node, replace(ledger, spec=LedgerSpec(claims)))

@@ -26,10 +26,9 @@ from deviceshare.domain.objects.shares import (
     stored_once,
 )
 from deviceshare.domain.placement.device_states import device_states
-from deviceshare.domain.placement.replacement import Replacement, rebind_patch
+from deviceshare.domain.placement.handover import container_annotations, share_annotations
+from deviceshare.domain.placement.replacement import Replacement, judge_group, judge_share, pod_changes, rebind_patch
 from deviceshare.domain.placement.rooms import used
-from deviceshare.domain.placement.share_handover import container_annotations, share_annotations
-from deviceshare.domain.placement.share_replacement import judge_group, judge_share, pod_changes
 from tests.unit.domain.objects import GPU
 from tests.unit.domain.test_ledger import applied
 

@@ -17,13 +17,11 @@ from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement import allocation
-from deviceshare.domain.placement.assumptions import Assumption
-from deviceshare.domain.placement.device_state import DeviceState, Health, Use
-from deviceshare.domain.placement.device_states import device_states
-from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.device_states import DeviceState, Health, Use, device_states
+from deviceshare.domain.placement.fleet import Assumption, Fleet
+from deviceshare.domain.placement.handover import share_annotations
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.domain.placement.rooms import mib
-from deviceshare.domain.placement.share_handover import share_annotations
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_node, a_pod, a_share_pod, gpus
 
 GIB = 1024

@@ -27,7 +27,7 @@ from deviceshare.domain.objects.shares import (
     share_of,
     share_request,
 )
-from deviceshare.domain.placement import sharing
+from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.rooms import Room, capacity, units, used
 from tests.unit.domain.objects import AMD, GPU
 
@@ -91,16 +91,16 @@ def fits(needs: Sequence[Need], places: Sequence[int], rooms: Sequence[Room]) ->
 @given(a_request(), st.lists(a_room(), min_size=1, max_size=3), st.sampled_from(["", "binpack", "spread"]))
 def test_a_placement_is_found_whenever_there_is_one(share: ShareRequest, rooms: list[Room], strategy: str) -> None:
     """All of it or nothing, on devices of one resource, exactly counted."""
-    parts = sharing.place(share, strategy, rooms)
+    parts = allocation.place(share, strategy, rooms)
     if parts is not None:
         assert sorted(part.need for part in parts) == sorted(share.needs)
         assert fits([part.need for part in parts], [part.place for part in parts], rooms)
         for container in {need.container for need in share.needs}:
             places = [part.place for part in parts if part.need.container == container]
             assert len(set(places)) == len(places), "each part of a container is of another device"
-        assert sharing.shortage(share, rooms) is None
+        assert allocation.share_shortage(share, rooms) is None
         return
-    assert sharing.shortage(share, rooms) is not None
+    assert allocation.share_shortage(share, rooms) is not None
     if len(share.needs) <= 6:
         every = itertools.product(range(len(rooms)), repeat=len(share.needs))
         assert not any(fits(share.needs, places, rooms) for places in every)
@@ -122,16 +122,16 @@ def test_what_a_pod_uses_of_a_device_is_its_peak(share: ShareRequest, size: int)
 @given(a_request(), st.lists(a_room(), min_size=1, max_size=3))
 def test_as_many_are_counted_as_fit_one_after_the_other(share: ShareRequest, rooms: list[Room]) -> None:
     """No device gets over its size by them, and after them none fits."""
-    number = sharing.how_many(share, rooms, 5)
+    number = allocation.how_many(share, rooms, 5)
     left = list(rooms)
     for _ in range(number):
-        parts = sharing.place(share, "", left)
+        parts = allocation.place(share, "", left)
         assert parts
         for position in {part.place for part in parts}:
             cost = used([part.need for part in parts if part.place == position], left[position].size)
             left[position] = left[position].less(cost)
             assert left[position].free >= 0
-    assert number == 5 or sharing.place(share, "", left) is None
+    assert number == 5 or allocation.place(share, "", left) is None
 
 
 def gib(*free: int, size: int = 16) -> list[Room]:
@@ -158,7 +158,7 @@ def test_the_tightest_device_is_taken_or_the_emptiest(
     wanted: tuple[int, ...], strategy: str, places: list[int]
 ) -> None:
     """A large part first."""
-    parts = sharing.place(by_memory(*wanted), strategy, gib(16, 4, 8))
+    parts = allocation.place(by_memory(*wanted), strategy, gib(16, 4, 8))
     assert parts is not None
     assert [part.place for part in parts] == places
 
@@ -168,24 +168,24 @@ def test_going_back_finds_what_the_best_fit_misses() -> None:
     rooms = [Room(GPU, 0, 100), Room(GPU, 0, 100), Room(GPU, 0, 60)]
     init = [Need("i", percent=100, role=INIT), Need("i", percent=100, role=INIT)]
     share = ShareRequest((Need("m", percent=60), Need("s", percent=50, role=SIDECAR), *init), (GPU_PERCENT,))
-    assert sharing.place(share, "", rooms) is not None
+    assert allocation.place(share, "", rooms) is not None
 
 
 def test_a_search_ends() -> None:
     """However many parts there are that don't fit; equal situations are tried once."""
     many = ShareRequest(tuple(Need(f"c{n}", percent=30 + n % 7) for n in range(64)), (GPU_PERCENT,))
     rooms = [Room(GPU, 0, 100) for _ in range(16)]
-    assert sharing.place(many, "", rooms) is None
+    assert allocation.place(many, "", rooms) is None
     equal = ShareRequest(tuple(Need(f"c{n}", percent=34) for n in range(17)), (GPU_PERCENT,))
-    assert sharing.place(equal, "", rooms[:8]) is None
+    assert allocation.place(equal, "", rooms[:8]) is None
 
 
 def test_why_a_share_does_not_fit_is_said_in_its_own_words() -> None:
     """What it needs, and the most that one device has."""
-    lacks = sharing.shortage(by_memory(8, 8), gib(4, 7))
+    lacks = allocation.share_shortage(by_memory(8, 8), gib(4, 7))
     assert lacks is not None
     assert str(lacks) == "node(s) too full: the pod needs 2 x 8 GiB of a GPU; at most 7 of 16 GiB of one are free"
-    unknown = sharing.shortage(by_memory(1), [Room(GPU, 0, 100)])
+    unknown = allocation.share_shortage(by_memory(1), [Room(GPU, 0, 100)])
     assert unknown is not None
     assert unknown.kind is ReasonKind.MEMORY_UNKNOWN
 

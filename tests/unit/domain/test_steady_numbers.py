@@ -13,9 +13,8 @@ from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.shares import Share, current
-from deviceshare.domain.placement import allocation, steady_numbers
-from deviceshare.domain.placement.device_state import Use
-from deviceshare.domain.placement.device_states import device_states
+from deviceshare.domain.placement import allocation, handover
+from deviceshare.domain.placement.device_states import Use, device_states
 from deviceshare.domain.placement.handover import INDEX, as_claimed
 from tests.unit.domain.objects import GPU
 
@@ -63,7 +62,7 @@ class Machine:
             self.order = data.draw(st.permutations(CARDS))
             self.reported = False
         elif step == "named" and self.reported:
-            self.put(**steady_numbers.by_uuid(self.ledger, ()))
+            self.put(**handover.by_uuid(self.ledger, ()))
         elif step == "told":  # the pods, and binds are over: release_former (loops/protocol/rebind.py)
             self.put(**{uid: replace(claim, former=[]) for uid, claim in self.ledger.claims.items()})
         elif step == "hand-over":
@@ -119,14 +118,14 @@ def test_all_claims_by_number_are_named_or_none_and_what_was_replaced_keeps_its_
     hardware = LedgerStatus(hardware=Hardware(devices=parts))
     seen = NodeDevices(spec=LedgerSpec({"whole": whole}), status=hardware)
     former = [Device(GPU, 2, "GPU-C"), Device(GPU, 1)]
-    assert steady_numbers.by_uuid(seen, ()) == {"whole": Claim("whole", [Device(GPU, 1, "GPU-B")], former=former)}
+    assert handover.by_uuid(seen, ()) == {"whole": Claim("whole", [Device(GPU, 1, "GPU-B")], former=former)}
     for uid, other in {
         "half": Claim("half", [Device(GPU, 0), Device(GPU, 7)]),
         "sealed": Claim("sealed", [Device(GPU, 0)]),
         "restored": Claim("restored", [Device(GPU, 0, "GPU-B")]),
     }.items():
         beside = NodeDevices(spec=LedgerSpec({"whole": whole, uid: other}), status=hardware)
-        assert steady_numbers.by_uuid(beside, {"sealed"}) == {}
+        assert handover.by_uuid(beside, {"sealed"}) == {}
     by_cdi = replace(seen, status=replace(seen.status, handover={"nvidia": "nvidia.com/gpu"}))
     by_number = replace(seen, status=replace(seen.status, handover={"nvidia": INDEX}))
-    assert steady_numbers.by_uuid(by_cdi, ()) == steady_numbers.by_uuid(by_number, ()) == {}
+    assert handover.by_uuid(by_cdi, ()) == handover.by_uuid(by_number, ()) == {}

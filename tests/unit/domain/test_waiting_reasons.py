@@ -11,9 +11,8 @@ from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.placement.assumptions import Assumption
-from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.node_shape import Shape
+from deviceshare.domain.placement.fleet import Assumption, Fleet
+from deviceshare.domain.placement.shapes import Shape
 from tests.unit.domain.objects import a_fleet, a_group, a_ledger, a_node, gpus
 
 NAMES = ("n1", "n2", "n3", "n4", "n5", "n6", "n7")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from deviceshare.domain.answers.picture import view_of
-from deviceshare.domain.placement.device_state import Use
+from deviceshare.domain.placement.device_states import Use
 from deviceshare.loops.kinds import GROUPS, resource_claims, resource_slices
 from deviceshare.loops.leader.ledgers import CLAIMS_SECONDS
 from tests.unit.domain.dra_objects import card, claim_json, gpu_json, slice_json

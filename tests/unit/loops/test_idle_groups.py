@@ -11,7 +11,7 @@ import pytest
 
 from deviceshare import timestamps
 from deviceshare.domain.objects.groups import GroupLife
-from deviceshare.domain.placement.assumptions import Assumption
+from deviceshare.domain.placement.fleet import Assumption
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Unavailable
 from tests.unit.domain.objects import GPU

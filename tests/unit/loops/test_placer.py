@@ -11,8 +11,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import node_choice
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.node_choice import Choice
-from deviceshare.domain.placement.occupancy import Occupancy
+from deviceshare.domain.placement.node_choice import Choice, Occupancy
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
 from deviceshare.loops.leader import gates
 from deviceshare.loops.ports import ApiError, Unavailable

@@ -24,9 +24,9 @@ from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Share, as_stored
+from deviceshare.domain.placement.fleet import Quotas
+from deviceshare.domain.placement.join_obstacles import Namespaces
 from deviceshare.domain.placement.ledger_budget import BUDGET
-from deviceshare.domain.placement.namespaces import Namespaces
-from deviceshare.domain.placement.quotas import Quotas
 from deviceshare.metrics import Metrics
 from deviceshare.web.admission import MAX_BODY, Admission
 from deviceshare.web.review import namespace_of

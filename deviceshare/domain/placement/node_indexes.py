@@ -1,0 +1,247 @@
+"""Indexes of nodes: what is asked of all shared nodes at once, kept up to date at each change of one."""
+
+import sys
+from bisect import bisect_left, insort
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence, Set
+from itertools import count
+from typing import Final, Generic, TypeVar
+
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.placement import shared_resources
+from deviceshare.domain.placement.device_states import DeviceState
+
+# Nodes alike: the shared nodes by a value of theirs, such as their shape, for each selector asked about lately.
+# What thousands of nodes mean for hundreds of waiting groups is reasoned once for each different value. A change of a
+# node moves one name, and nothing is counted again.
+
+KEPT: Final = 1024
+"""Selectors. A change of a node compares its labels with each: a third of a millisecond."""
+KEPT_NAMES: Final = 200_000
+"""Names of nodes in all of them together, eight bytes each."""
+
+Labels = Mapping[str, str]
+V = TypeVar("V", bound=Hashable)
+
+
+class _Selected(Generic[V]):
+    """The nodes that one selector matches."""
+
+    __slots__ = ("names", "number", "version", "wanted")
+
+    def __init__(self, wanted: frozenset[tuple[str, str]], version: int) -> None:
+        self.wanted = wanted
+        self.version = version
+        self.number = 0
+        self.names: dict[V, list[str]] = {}
+
+    def matches(self, labels: Labels) -> bool:
+        # A comparison of item views asks in C whether each wanted label is there.
+        return labels.items() >= self.wanted
+
+    def add(self, name: str, value: V) -> None:
+        insort(self.names.setdefault(value, []), name)
+        self.number += 1
+
+    def remove(self, name: str, value: V) -> None:
+        names = self.names[value]
+        del names[bisect_left(names, name)]
+        self.number -= 1
+        if not names:
+            del self.names[value]
+
+
+class NodesAlike(Generic[V]):
+    """Mutable, but pure."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, tuple[Labels, V]] = {}
+        self._versions = count(1)
+        self._all: _Selected[V] = _Selected(frozenset(), 0)
+        self._kept: OrderedDict[frozenset[tuple[str, str]], _Selected[V]] = OrderedDict()
+        """The least recently used first."""
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def put(self, name: str, labels: Labels, value: V | None) -> None:
+        """Takes in a node's labels and value; None where it is not shared, or gone."""
+        before, now = self._nodes.pop(name, None), None if value is None else (labels, value)
+        if now is not None:
+            self._nodes[name] = now
+        if before == now:
+            return
+        for each in (self._all, *self._kept.values()):
+            old = before[1] if before and each.matches(before[0]) else None
+            new = now[1] if now and each.matches(now[0]) else None
+            if old == new:
+                continue
+            if old is not None:
+                each.remove(name, old)
+            if new is not None:
+                each.add(name, new)
+            each.version = next(self._versions)
+
+    def names(self, selector: Labels) -> Mapping[V, Sequence[str]]:
+        """By value, the nodes that have all of these labels, sorted. Not to be kept: it changes with the nodes."""
+        return self._selected(selector).names
+
+    def number(self, selector: Labels) -> int:
+        """How many nodes have all of these labels."""
+        return self._selected(selector).number
+
+    def version(self, selector: Labels) -> int:
+        """Another one whenever `names` may be another."""
+        return self._selected(selector).version
+
+    def _selected(self, selector: Labels) -> _Selected[V]:
+        if not selector:
+            return self._all
+        wanted = frozenset(selector.items())
+        if found := self._kept.get(wanted):
+            self._kept.move_to_end(wanted)
+            return found
+        found = self._kept[wanted] = _Selected(wanted, next(self._versions))
+        for value, names in self._all.names.items():
+            if mine := [name for name in names if found.matches(self._nodes[name][0])]:
+                found.names[value] = mine
+                found.number += len(mine)
+        self._forget()
+        return found
+
+    def _forget(self) -> None:
+        number = sum(each.number for each in self._kept.values()) if len(self._kept) > 1 else 0
+        while len(self._kept) > 1 and (len(self._kept) > KEPT or number > KEPT_NAMES):
+            number -= self._kept.popitem(last=False)[1].number
+
+
+# Device counts: how many devices each shared node has, free or not, kept up to date at each change.
+# Every group that waits asks whether any node could ever have what it wants. Most nodes of a cluster have as many
+# devices as others, so that few different counts are compared, however many nodes there are.
+
+UNKNOWN: Final = sys.maxsize
+"""The count where a node may have any number of devices."""
+
+_Count = frozenset[tuple[str, int]]
+_ANY: Final[_Count] = frozenset({("", UNKNOWN)})
+"""Of a node that may have anything: its ledger is missing, or names no devices yet."""
+
+
+class DeviceCounts:
+    """Mutable, but pure."""
+
+    def __init__(self) -> None:
+        self._alike: NodesAlike[_Count] = NodesAlike()
+
+    def put(self, name: str, node: Node | None, ledger: NodeDevices | None, states: Iterable[DeviceState]) -> None:
+        """Takes in a node's devices; what is lost or withheld counts, since it may come back."""
+        count = _count(node, ledger, states) if node is not None and node.shared else None
+        self._alike.put(name, node.metadata.labels if node else {}, count)
+
+    def version(self, selector: Mapping[str, str]) -> int:
+        """Another one whenever `most` may be another."""
+        return self._alike.version(selector)
+
+    def most(self, wanted: Mapping[str, int], selector: Mapping[str, str]) -> dict[str, int] | None:
+        """The most devices that one node has of each wanted resource; None where some node has, or may have, them all.
+
+        The nodes that count are the shared ones that the selector matches. None also where there is none.
+        """
+        different = self._alike.names(selector)
+        if not different:
+            return None
+        most = dict.fromkeys(wanted, 0)
+        for each in different:
+            count = dict(each)
+            rest = count.get("", 0)
+            mine = {resource: max(count.get(resource, 0), rest) for resource in wanted}
+            if all(mine[resource] >= number for resource, number in wanted.items()):
+                return None
+            most = {resource: max(number, mine[resource]) for resource, number in most.items()}
+        return most
+
+
+def _count(node: Node, ledger: NodeDevices | None, states: Iterable[DeviceState]) -> _Count:
+    if ledger is None or ledger.metadata.unreadable or node.metadata.unreadable:
+        return _ANY
+    if not ledger.status.devices and (ledger.hardware.devices or shared_resources.count_devices(node)):
+        return _ANY  # it was just created, or its device plugin restarts
+    count = Counter(state.device.resource for state in states)
+    unknown = {each.resource: UNKNOWN for each in ledger.status.withheld if not each.devices}
+    return frozenset((count | Counter(unknown)).items())
+
+
+# Device sizes: how much memory the devices of the shared nodes have, kept up to date at each change.
+# The webhook asks for the largest at each creation of a pod with a share, and thousands of nodes change all the time,
+# but hardly ever in this.
+
+
+class DeviceSizes:
+    """Mutable, but pure."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, frozenset[tuple[str, int]]] = {}
+        """By node, its devices' resources and MiB."""
+        self._largest: dict[frozenset[str], int] = {}
+
+    def put(self, name: str, states: Iterable[DeviceState]) -> None:
+        """Takes in a node's devices; none where it isn't shared."""
+        sizes = frozenset((state.device.resource, state.memory_mib) for state in states if state.offered)
+        if sizes == self._of.get(name, frozenset()):
+            return
+        self._largest.clear()
+        self._of[name] = sizes
+        if not sizes:
+            del self._of[name]
+
+    def largest(self, resources: Collection[str]) -> int:
+        """MiB of the largest device of these resources; 0 where that of some device is unknown."""
+        key = frozenset(resources)
+        if key not in self._largest:
+            sizes = [size for each in self._of.values() for resource, size in each if resource in key]
+            self._largest[key] = max(sizes) if sizes and all(sizes) else 0
+        return self._largest[key]
+
+
+# The nodes that match groups' selectors, kept for a filter call.
+# A call may name thousands of nodes, and to read the labels of each takes most of its time. So the nodes are kept for
+# the selectors of the latest calls, and updated at each change of a node.
+
+KEPT_SELECTIONS: Final = 64
+"""Selectors. Groups have few different ones; with more, a call reads the labels of all nodes now and then."""
+
+
+class Selections:
+    """Mutable, but pure: no await, no clock, no log."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, Labels] = {}
+        self._matching: dict[frozenset[tuple[str, str]], set[str]] = {}
+        """By selector, the least recently used first."""
+
+    def set_labels(self, node: str, labels: Labels | None) -> None:
+        """Takes in a node's newest labels; None when it is gone."""
+        if labels is None:
+            self._labels.pop(node, None)
+        elif labels != self._labels.get(node):
+            self._labels[node] = labels
+        else:
+            return
+        for selector, nodes in self._matching.items():
+            if labels is not None and labels.items() >= selector:
+                nodes.add(node)
+            else:
+                nodes.discard(node)
+
+    def matching(self, selector: Labels) -> Set[str]:
+        """The names of the nodes that have all of these labels; of all nodes where there are none."""
+        key = frozenset(selector.items())
+        nodes = self._matching.pop(key, None)
+        if nodes is None:
+            # A comparison of item views asks in C whether each wanted label is there.
+            nodes = {node for node, labels in self._labels.items() if labels.items() >= key}
+            if len(self._matching) >= KEPT_SELECTIONS:
+                del self._matching[next(iter(self._matching))]
+        self._matching[key] = nodes
+        return nodes

@@ -1,0 +1,348 @@
+"""Resource pools: devices as Dynamic Resource Allocation's ResourceSlices and ResourceClaims show them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from deviceshare.domain import vendors
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Part, Publication, ResourceHold, Withheld, holders
+from deviceshare.domain.objects.printable import LONGEST_QUOTE, printable, quoted
+from deviceshare.domain.objects.quantities import amount
+from deviceshare.domain.objects.resource_slices import AllocatedDevice, ResourceClaim, ResourceSlice, SliceDevice
+from deviceshare.domain.placement.shared_resources import DEVICE_UUID, LEAST_MIB, MOST, MOST_MIB
+from deviceshare.domain.vendors import DraDriver, Vendor
+
+# Slice pools: what the ResourceSlices of a vendor's DRA driver say of a node's devices, and whether that is complete.
+# NVIDIA's driver publishes one pool for each node, named after it, whose slices name the node (`spec.nodeName`). A
+# whole GPU is `gpu-N` with N its minor number, `type: gpu`, its UUID, product name and `capacity.memory` in bytes.
+# MIG devices are `gpu-N-mig-…` with `type: mig` and `parentUUID`, and a GPU that is split beforehand is not listed
+# itself; one that is split on demand is, and shares counters with its parts. `gpu-vfio-N` is bound to vfio-pci, for
+# virtual machines; its UUID is made up. Unhealthy devices get taints. kubernetes-sigs/dra-driver-nvidia-gpu,
+# `cmd/gpu-kubelet-plugin/{deviceinfo,partitions,mig,device_health,driver}.go`
+# Pools: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-slice-v1/#ResourceSliceSpec
+# Whoever may write ResourceSlices may write anything into them, so what isn't understood makes the whole untrusted.
+
+WHOLE_GPU: Final = "gpu"
+MIG_PART: Final = "mig"
+PASSED_THROUGH: Final = "vfio"
+MOST_TAINTS: Final = 16
+"""Named one by one."""
+_MIB: Final = 1 << 20
+
+Pool = Iterable[ResourceSlice]
+PoolDevice = tuple[str, str]
+"""A pool's name and a device's in it."""
+
+
+class PoolReading(NamedTuple):
+    """What one driver's pools say of a node."""
+
+    parts: tuple[Part, ...] = ()
+    """Whole devices, and those that are split, sorted by number."""
+    tainted: tuple[Withheld, ...] = ()
+    named: Mapping[PoolDevice, Device | None] = {}
+    """The device that an allocation of this name holds; None where it is none that containers could get."""
+    trouble: str = ""
+    """Why none of it can be trusted."""
+    driver: str = ""
+    """The version of the devices' driver."""
+
+
+def read_pools(node: str, vendor: Vendor, driver: DraDriver, pools: Mapping[str, Pool]) -> PoolReading:
+    """The pools of the driver, by name, of which some slice names the node.
+
+    A pool with trouble is read nevertheless: its devices are known by name, and nobody new gets them.
+    """
+    troubles: list[str] = []
+    every: list[tuple[str, SliceDevice]] = []
+    for name, pool in sorted(pools.items()):
+        newest = _newest(pool)
+        if trouble := _trouble(node, newest):
+            troubles.append(f"the pool {quoted(name)} of the DRA driver {driver.name} {trouble}")
+        every += [(name, device) for each in newest for device in each.spec.devices]
+    if len(every) > MOST:
+        return PoolReading(trouble=f"the DRA driver {driver.name} publishes more than {MOST} devices")
+    if doubled := [name for name, number in Counter((p, d.name) for p, d in every).items() if number > 1]:
+        troubles.append(f"the DRA driver {driver.name} publishes {quoted(doubled[0][1])} twice")
+    reading = _read(vendor, driver, every)
+    if troubles:
+        return reading._replace(trouble=troubles[0])
+    return reading
+
+
+def _newest(pool: Pool) -> list[ResourceSlice]:
+    """Slices of earlier generations are left over, or not yet updated."""
+    slices = list(pool)
+    generation = max(each.spec.pool.generation for each in slices)
+    return [each for each in slices if each.spec.pool.generation == generation]
+
+
+def _trouble(node: str, slices: list[ResourceSlice]) -> str:
+    """What of the newest generation can't be trusted, as the end of a sentence."""
+    if unread := [each for each in slices if each.metadata.unreadable]:
+        return f"can't be read ({quoted(unread[0].metadata.fault)})"
+    if any(each.spec.node_name != node for each in slices):
+        return "isn't of this node alone"
+    counts = {each.spec.pool.resource_slice_count for each in slices}
+    if counts != {len(slices)}:
+        return f"is incomplete: {len(slices)} of {max(counts)} ResourceSlices of its newest generation"
+    return ""
+
+
+def _read(vendor: Vendor, driver: DraDriver, every: list[tuple[str, SliceDevice]]) -> PoolReading:
+    whole = [(name, part) for name in every if (part := _whole(vendor, driver, name[1]))]
+    pieces = [(name, part) for name in every if (part := _parent(vendor, driver, name[1]))]
+    counters = {counter for (_, device), _ in whole for counter in _counters(device)}
+    # Of a GPU that can be split on demand the parts are only possible ones until somebody gets one.
+    split = {part.uuid for (_, device), part in pieces if not _counters(device) & counters}
+    parts = {part.uuid: part for _, part in pieces if part.uuid in split}
+    parts |= {part.uuid: replace(part, mig=part.uuid in split) for _, part in whole}
+    by_pci = {part.pci: part for _, part in whole if part.pci}
+    named: dict[PoolDevice, Device | None] = {
+        (pool, device.name): part.device for (pool, device), part in (*whole, *pieces)
+    }
+    odd = []
+    for pool, device in every:
+        if device.fields.attributes.type.string == PASSED_THROUGH:
+            same = by_pci.get(device.fields.attributes.pci.string)
+            named[pool, device.name] = same.device if same else None
+        elif (pool, device.name) not in named:
+            odd.append(device.name)
+    trouble = f"the DRA driver {driver.name} publishes {quoted(odd[0])}, which isn't understood" if odd else ""
+    uuids, numbers = [part.uuid for _, part in whole], [part.index for part in parts.values()]
+    if not trouble and (len(uuids) > len(set(uuids)) or len(numbers) > len(set(numbers))):
+        trouble = f"the DRA driver {driver.name} publishes two devices of one number or one UUID"
+    tainted = [found for (_, device), part in whole if (found := _tainted(vendor, driver, device, part))]
+    versions = {device.fields.attributes.driver_version.version for _, device in every} - {""}
+    return PoolReading(
+        tuple(sorted(parts.values(), key=lambda part: (part.index, part.uuid))),
+        _few(tainted),
+        named,
+        trouble,
+        _shown(versions.pop()) if len(versions) == 1 else "",
+    )
+
+
+def _whole(vendor: Vendor, driver: DraDriver, device: SliceDevice) -> Part | None:
+    known = device.fields.attributes
+    number = _number(driver.whole, device.name)
+    if known.type.string != WHOLE_GPU or number is None or not DEVICE_UUID.fullmatch(known.uuid.string):
+        return None
+    return Part(
+        vendor.resource,
+        number,
+        known.uuid.string,
+        _shown(known.product_name.string),
+        _mib(device),
+        _shown(known.pci.string),
+    )
+
+
+def _parent(vendor: Vendor, driver: DraDriver, device: SliceDevice) -> Part | None:
+    """The device that a part is of."""
+    known = device.fields.attributes
+    number = _number(driver.part, device.name)
+    if known.type.string != MIG_PART or number is None or not DEVICE_UUID.fullmatch(known.parent_uuid.string):
+        return None
+    model = _shown(known.product_name.string)
+    return Part(vendor.resource, number, known.parent_uuid.string, model, mig=True)
+
+
+def _number(pattern: str, name: str) -> int | None:
+    match = re.fullmatch(pattern, name)
+    return int(match[1]) if match and int(match[1]) < MOST and match[1] == str(int(match[1])) else None
+
+
+def _counters(device: SliceDevice) -> set[str]:
+    return {each.counter_set for each in device.fields.consumes_counters if each.counter_set}
+
+
+def _mib(device: SliceDevice) -> int:
+    """Its memory; 0 where it is unknown, or can't be."""
+    size = amount(device.fields.capacity.memory.value)
+    mib = int(size / _MIB) if size else 0
+    return mib if LEAST_MIB <= mib <= MOST_MIB else 0
+
+
+def _shown(text: str) -> str:
+    return printable(text[:LONGEST_QUOTE])
+
+
+def _few(tainted: list[Withheld]) -> tuple[Withheld, ...]:
+    """In one entry where there are many: a ledger has room for some dozens."""
+    if len(tainted) <= MOST_TAINTS:
+        return tuple(tainted)
+    first = tainted[0]
+    devices = [device for each in tainted for device in each.devices]
+    return (Withheld(first.resource, f"{first.reason}, and {len(tainted) - 1} more are", first.cure, devices),)
+
+
+def _tainted(vendor: Vendor, driver: DraDriver, device: SliceDevice, part: Part) -> Withheld | None:
+    taints = [str(each) for each in device.fields.taints if each.keeps_away]
+    if not taints:
+        return None
+    reason = f"{quoted(device.name)} is tainted by the DRA driver {driver.name}: {quoted(', '.join(taints))}"
+    return Withheld(vendor.resource, reason, "repair the device; its driver then takes the taint away", [part.device])
+
+
+# DraView: what ResourceSlices and ResourceClaims say of each node, kept up to date at each change.
+# A claim's result names a driver, a pool and a device; which node that is, its pool's slices say. Where they are
+# gone, as when the driver was uninstalled while pods use its devices, the node that the allocation names, and the
+# pool's own name, which NVIDIA's driver and others take from the node, must do.
+
+PoolKey = tuple[str, str]
+"""Driver and pool."""
+
+_DRIVER_CURE: Final = "see the pods of that driver on the node"
+_UNREAD: Final = "ResourceClaims can't be read, and may hold any of its devices"
+_READ: Final = "let deviceshare list and watch resourceclaims: apply the roles of its version (deviceshare doctor)"
+_ENDED: Final = "it is free when the claim is deallocated, as when its last pod ends"
+
+
+class DraView:
+    """Mutable, but pure: no await, no clock, no log."""
+
+    def __init__(self) -> None:
+        self._pools: dict[PoolKey, dict[str, ResourceSlice]] = {}
+        self._pools_of: dict[str, set[PoolKey]] = {}
+        """By node, the pools of which a slice names it."""
+        self._claims: dict[PoolKey | str, dict[str, ResourceClaim]] = {}
+        """By pool of what they hold, and by the nodes that the allocation may mean otherwise."""
+        self._hidden: dict[str, ResourceClaim] = {}
+        """Those of which it can't be read what they hold."""
+
+    def change_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> set[str]:
+        """Takes in a slice's change; None is for one that isn't there. Returns the nodes that it concerns."""
+        nodes: set[str] = set()
+        for each in filter(None, (old, new)):
+            nodes |= self._nodes_at(each.pool)
+            pool = self._pools.setdefault(each.pool, {})
+            pool.pop(each.metadata.name, None)
+            if each is new and vendors.dra_vendor(each.spec.driver):
+                pool[each.metadata.name] = each
+            for node in self._nodes_at(each.pool) | {each.spec.node_name}:
+                named = any(one.spec.node_name == node for one in pool.values())
+                _put(self._pools_of, node, each.pool, there=named)
+            if not pool:
+                del self._pools[each.pool]
+            nodes |= self._nodes_at(each.pool) | {each.spec.node_name}
+        return nodes - {""}
+
+    def change_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> set[str]:
+        """Likewise a claim's."""
+        nodes: set[str] = set()
+        for each in filter(None, (old, new)):
+            for place in _places(each):
+                mine = self._claims.setdefault(place, {})
+                mine.pop(each.metadata.key, None)
+                if each is new:
+                    mine[each.metadata.key] = each
+                if not mine:
+                    del self._claims[place]
+                nodes |= {place} if isinstance(place, str) else self._nodes_at(place)
+            if each.hidden or each.metadata.key in self._hidden:
+                nodes |= self._pools_of.keys()
+            self._hidden.pop(each.metadata.key, None)
+            if each is new and each.hidden:
+                self._hidden[each.metadata.key] = each
+        return nodes - {""}
+
+    def _nodes_at(self, pool: PoolKey) -> set[str]:
+        """The nodes that slices of the pool name, and the one that has its name."""
+        return {each.spec.node_name for each in self._pools.get(pool, {}).values()} | {pool[1]} - {""}
+
+    def publication(self, node: str, *, claims_known: bool = True) -> Publication:
+        """What is known of the node's devices. Without `claims_known`, who holds which of them isn't."""
+        found = [self._of_driver(node, vendor, vendor.dra, claims_known) for vendor in vendors.VENDORS if vendor.dra]
+        every = [each for each in found if each != NOTHING_PUBLISHED]
+        if len(every) < 2:
+            return every[0] if every else NOTHING_PUBLISHED
+        return Publication(
+            next(filter(None, (each.driver for each in every)), ""),
+            [part for each in every for part in each.devices],
+            [hold for each in every for hold in each.claims],
+            [withheld for each in every for withheld in each.withheld],
+        )
+
+    def _of_driver(self, node: str, vendor: Vendor, driver: DraDriver, claims_known: bool) -> Publication:
+        keys = {key for key in self._pools_of.get(node, ()) if key[0] == driver.name}
+        held = self._held(node, driver, keys)
+        if not keys and not held:
+            return NOTHING_PUBLISHED
+        unread = [] if claims_known or not keys else [Withheld(vendor.resource, _UNREAD, _READ)]
+        if not driver.whole:
+            return Publication(withheld=[*unread, *_unmatched(vendor, driver, held)])
+        pools = {name: self._pools[driver.name, name].values() for _, name in keys}
+        reading = read_pools(node, vendor, driver, pools)
+        hidden = sorted(self._hidden)
+        withheld = [*reading.tainted, *unread]
+        if reading.trouble:
+            withheld.append(Withheld(vendor.resource, reading.trouble, _DRIVER_CURE))
+        if hidden and keys:
+            reason = f"ResourceClaim {hidden[0]} can't be read, and may hold any of its devices"
+            cure = f"see what is wrong with it: {quoted(self._hidden[hidden[0]].metadata.fault)}"
+            withheld.append(Withheld(vendor.resource, reason, cure))
+        holds, unknown = _match(reading, held)
+        if unknown:
+            withheld += _unmatched(vendor, driver, unknown)
+        return Publication(reading.driver, list(reading.parts), holds, withheld)
+
+    def _held(self, node: str, driver: DraDriver, keys: set[PoolKey]) -> dict[PoolDevice, set[str]]:
+        """What claims hold there: by the device's name in its pool, the claims."""
+        claims: dict[str, ResourceClaim] = dict(self._claims.get(node, {}))
+        for key in keys:
+            claims |= self._claims.get(key, {})
+        found: dict[PoolDevice, set[str]] = {}
+        for name, claim in claims.items():
+            for each in claim.holds:
+                if each.driver == driver.name and self._is_here(node, claim, each):
+                    found.setdefault((each.pool, each.device), set()).add(name)
+        return found
+
+    def _is_here(self, node: str, claim: ResourceClaim, held: AllocatedDevice) -> bool:
+        """Whether the device may be the node's."""
+        named = {each.spec.node_name for each in self._pools.get((held.driver, held.pool), {}).values()}
+        return node in (named - {""} or claim.nodes or {held.pool})
+
+
+def _put(table: dict[str, set[PoolKey]], node: str, pool: PoolKey, *, there: bool) -> None:
+    pools = table.setdefault(node, set())
+    (pools.add if there else pools.discard)(pool)
+    if not pools:
+        del table[node]
+
+
+def _places(claim: ResourceClaim) -> set[PoolKey | str]:
+    """Where it is looked for: at its devices' pools, and at the nodes that may be meant where these are gone."""
+    pools: set[PoolKey | str] = {(each.driver, each.pool) for each in claim.holds}
+    return pools | {each.pool for each in claim.holds} | (claim.nodes if pools else set())
+
+
+def _match(
+    reading: PoolReading, held: Mapping[PoolDevice, set[str]]
+) -> tuple[list[ResourceHold], dict[PoolDevice, set[str]]]:
+    """The node's devices that claims hold, and what they hold that none of its slices names."""
+    mine: dict[Device, set[str]] = {}
+    unknown: dict[PoolDevice, set[str]] = {}
+    for name, claims in held.items():
+        if name not in reading.named:
+            unknown[name] = claims
+        elif device := reading.named[name]:
+            mine.setdefault(device, set()).update(claims)
+    holds = [ResourceHold(each.resource, each.index, each.uuid, holders(by)) for each, by in sorted(mine.items())]
+    return holds, unknown
+
+
+def _unmatched(vendor: Vendor, driver: DraDriver, held: Mapping[PoolDevice, set[str]]) -> list[Withheld]:
+    """All of the vendor's devices, while it can't be said which of them claims hold."""
+    if not held:
+        return []
+    (_, device), claims = min(held.items())
+    what = f"ResourceClaim {holders(claims)} holds {quoted(device)} of the DRA driver {driver.name}"
+    unknown = "deviceshare can't tell which device that is"
+    why = "none of the node's ResourceSlices names it" if driver.whole else unknown
+    return [Withheld(vendor.resource, f"{what}, and {why}", _ENDED)]
