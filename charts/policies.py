@@ -12,7 +12,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission import bypasses, pod_review
 from deviceshare.domain.admission.drafts import STRATEGIES
 from deviceshare.domain.admission.pod_injection import CUDA_ORDER, GROWTH, JAX_GROWS, TAINTS, ShareOf, Variable
-from deviceshare.domain.objects import groups, requests, shares
+from deviceshare.domain.objects import groups, shares
 from deviceshare.domain.objects.shares import DIALECTS, ShareRequest
 
 Variables = Mapping[str, Any]
@@ -74,8 +74,8 @@ def _shares() -> Variables:
         "usersAnnotations": sorted(contract.USERS),
         "mostAnnotations": pod_review.MAX_ANNOTATIONS,
         "longestContainerName": shares.LONGEST,
-        "rebindToken": f"^{requests.PATTERN}$",
-        "rebindCure": requests.CURE,
+        "rebindToken": f"^{shares.PATTERN}$",
+        "rebindCure": shares.CURE,
     }
 
 

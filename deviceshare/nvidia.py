@@ -20,7 +20,7 @@ import pynvml
 from msgspec import Struct
 
 from deviceshare.domain.device_health.containers import ProcessUse
-from deviceshare.domain.device_health.readings import DeviceUse, Inventory, Xid
+from deviceshare.domain.device_health.examination import DeviceUse, Inventory, Xid
 from deviceshare.domain.objects.hardware import NUMA, NVLINK, SWITCH, Link, Part
 from deviceshare.domain.vendors import NVIDIA
 

@@ -25,7 +25,7 @@ from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
 from deviceshare.domain.answers.census import DeviceCount, DeviceMemory, GroupCensus, GroupCount
-from deviceshare.domain.device_health.readings import Xid
+from deviceshare.domain.device_health.examination import Xid
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
@@ -33,8 +33,7 @@ from deviceshare.domain.objects.shares import DIALECTS, WHOLE, Dialect, in_gib
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, TurnHolder, TurnQueue, Usage
 from deviceshare.domain.placement.device_states import Health, Use
 from deviceshare.metrics import Metrics, ServerMetrics
-from deviceshare.run.group_metrics import GroupMetrics
-from deviceshare.run.quota_metrics import QuotaMetrics
+from deviceshare.run.cluster_metrics import GroupMetrics, QuotaMetrics
 from docs import kubernetes_versions
 
 ROOT: Final = Path(__file__).parent.parent

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from deviceshare import nvidia
 from deviceshare.agent.process_table import ProcessTable
-from deviceshare.domain.device_health.readings import DeviceUse, Inventory, Reading, Xid
+from deviceshare.domain.device_health.examination import DeviceUse, Inventory, Reading, Xid
 
 log = structlog.get_logger(__name__)
 

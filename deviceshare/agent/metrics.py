@@ -14,8 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from deviceshare.agent.violations import CAUSES
-from deviceshare.domain.device_health.examination import APPLICATION_XIDS
-from deviceshare.domain.device_health.readings import Xid
+from deviceshare.domain.device_health.examination import APPLICATION_XIDS, Xid
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.usage import DeviceUsage, TurnQueue, Usage
 from deviceshare.metrics import ServerMetrics

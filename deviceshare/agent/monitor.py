@@ -12,8 +12,14 @@ from deviceshare.agent.own_node import OwnNode, Writer
 from deviceshare.agent.violations import Violations
 from deviceshare.domain import contract
 from deviceshare.domain.device_health.containers import NodeProcess
-from deviceshare.domain.device_health.examination import APPLICATION_XIDS, Change, examine, reported_repaired
-from deviceshare.domain.device_health.readings import Reading, Xid
+from deviceshare.domain.device_health.examination import (
+    APPLICATION_XIDS,
+    Change,
+    Reading,
+    Xid,
+    examine,
+    reported_repaired,
+)
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part, ReportedTurns
 from deviceshare.domain.objects.ledger import NodeDevices

@@ -27,8 +27,7 @@ from deviceshare.domain.device_health.containers import NODES_OWN, SHARED, NodeP
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.printable import printable
-from deviceshare.domain.objects.requests import GROUP, POD, Holder
-from deviceshare.domain.objects.shares import GPU_MEM
+from deviceshare.domain.objects.shares import GPU_MEM, GROUP, POD, Holder
 from deviceshare.domain.objects.usage import Usage
 from deviceshare.domain.turns.program_queue import UNACKNOWLEDGED, queue_of
 from deviceshare.domain.turns.turn_client import BadTurnRequest, script, turn_request

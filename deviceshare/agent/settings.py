@@ -9,7 +9,7 @@ import click
 
 from deviceshare.agent.violations import CAUSES, TRESPASS
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.device_health.overuse import (
+from deviceshare.domain.device_health.violations import (
     DEFAULT_GRACE_SECONDS,
     DEFAULT_TOLERANCE_PERCENT,
     LEAST_TOLERANCE_MIB,

@@ -12,7 +12,7 @@ import structlog
 
 from deviceshare.agent.own_node import OwnNode, Writer
 from deviceshare.domain.device_health.containers import NodeProcess
-from deviceshare.domain.device_health.overuse import (
+from deviceshare.domain.device_health.violations import (
     DEFAULT_GRACE_SECONDS,
     DEFAULT_TOLERANCE_PERCENT,
     OVERUSE_CURE,
@@ -20,9 +20,9 @@ from deviceshare.domain.device_health.overuse import (
     Overuses,
     ShareKey,
     ShareUse,
+    Trespasses,
     share_uses,
 )
-from deviceshare.domain.device_health.trespasses import Trespasses
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.wording import listed

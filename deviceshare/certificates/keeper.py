@@ -1,30 +1,162 @@
-"""The reconciler of the CAs in their Secret, the bundles in the configurations, and this replica's certificate.
+"""The keeper: certificates of the webhooks, the authority that signs them, and who is told of it."""
 
-Every replica that serves webhooks reads them every few seconds and writes what is missing. The leader acts at once, the
-others only on what has been missing for a while: the work is done once, and is done even where the leader can't do it
-(in a rolling update from a release without a Keeper, new replicas would otherwise wait for each other).
-
-Safety needs no leader. Each round reads the configurations first and the Secret after them, and each write carries the
-version that was read. So whoever writes a bundle has read a Secret at least as new as any that went into the bundle
-that it replaces: a delayed writer can't remove a newer CA from a bundle.
-"""
-
+import base64
+import binascii
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any, Final
 
 import structlog
 from msgspec import Struct
 
-from deviceshare.certificates import ca_bundles, ca_secret, issuance
-from deviceshare.certificates.ca_bundles import Configuration
+from deviceshare.certificates import issuance
 from deviceshare.certificates.rotation import Authority, Lifetimes, Served, Trust, advance, signer
+from deviceshare.domain.contract import PREFIX
 from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import SECRETS, Secret
-from deviceshare.loops.ports import Cluster
+from deviceshare.loops.kinds import SECRETS, WEBHOOK_CONFIGURATIONS, Secret, WebhookConfiguration
+from deviceshare.loops.ports import Cluster, Kind
 from deviceshare.loops.queue import Later, Queue
 
+# The `caBundle` of the webhook configurations: which CAs the API servers trust.
+# https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#service-reference
+
 log = structlog.get_logger(__name__)
+
+
+class Configuration(Struct, frozen=True):
+    """One configuration, as it was read."""
+
+    kind: Kind[WebhookConfiguration]
+    found: WebhookConfiguration
+
+    def holds(self, bundle: str) -> bool:
+        """Whether each of its webhooks has exactly this bundle, as base64."""
+        return all(webhook.get("clientConfig", {}).get("caBundle", "") == bundle for webhook in self.found.webhooks)
+
+    def certificates(self) -> set[str]:
+        """All certificates in its bundles, in PEM."""
+        bundles = {webhook.get("clientConfig", {}).get("caBundle", "") for webhook in self.found.webhooks}
+        return {certificate for bundle in bundles for certificate in issuance.split(_decode(bundle))}
+
+    @property
+    def version(self) -> str:
+        return self.found.metadata.resource_version
+
+
+def encode(authorities: Sequence[str]) -> str:
+    """A bundle as a configuration has it."""
+    return base64.b64encode("".join(authorities).encode()).decode()
+
+
+async def read(cluster: Cluster, name: str) -> list[Configuration]:
+    """The mutating and the validating configuration of this name, as far as they exist."""
+    # One that is missing is not installed, or not yet: no API server calls its webhooks.
+    return [Configuration(kind, each) for kind in WEBHOOK_CONFIGURATIONS if (each := await find(cluster, kind, name))]
+
+
+async def write(cluster: Cluster, configuration: Configuration, bundle: str) -> None:
+    """Writes this bundle to all its webhooks, unless it has changed since it was read (raises Conflict)."""
+    metadata = configuration.found.metadata
+    body = {
+        "metadata": {"resourceVersion": metadata.resource_version},
+        "webhooks": [_with_bundle(webhook, bundle) for webhook in configuration.found.webhooks],
+    }
+    await cluster.patch(configuration.kind, metadata.name, body)
+    log.info("Wrote the CA bundle", configuration=configuration.kind.plural, name=metadata.name)
+
+
+def _with_bundle(webhook: dict[str, Any], bundle: str) -> dict[str, Any]:
+    return {**webhook, "clientConfig": {**webhook.get("clientConfig", {}), "caBundle": bundle}}
+
+
+def _decode(bundle: str) -> str:
+    try:
+        return base64.b64decode(bundle).decode(errors="replace")
+    except (binascii.Error, ValueError):
+        return ""
+
+
+# The Secret that holds the certificate authorities.
+#     data:         ca.crt ca.key   next.crt next.key   previous.crt
+#     annotations:  deviceshare.io/previous-until   deviceshare.io/rotate (set by a person)
+#     label:        deviceshare.io/certificate-authority: ""
+# The label says that the Secret is deviceshare's to write: another Secret, named by mistake, is never written.
+
+OURS: Final = f"{PREFIX}certificate-authority"
+ROTATE: Final = f"{PREFIX}rotate"
+"""`kubectl annotate secret NAME deviceshare.io/rotate=now` requests a new CA; any value will do."""
+PREVIOUS_UNTIL: Final = f"{PREFIX}previous-until"
+
+
+def ours(secret: Secret) -> bool:
+    return OURS in secret.metadata.labels
+
+
+def decode(secret: Secret) -> Trust:
+    """The Secret's content. A part that can't be read is logged and counts as missing."""
+    annotations = secret.metadata.annotations
+    return Trust(
+        current=_authority(secret, "ca"),
+        next=_authority(secret, "next"),
+        previous=issuance.split(_text(secret, "previous.crt")),
+        previous_until=_time(annotations.get(PREVIOUS_UNTIL, "")),
+        requested=ROTATE in annotations,
+    )
+
+
+def create_body(name: str, trust: Trust) -> dict[str, Any]:
+    """A new Secret with this content."""
+    patch = patch_body("", trust)
+    metadata = {"name": name, "labels": {OURS: ""}, "annotations": _present(patch["metadata"]["annotations"])}
+    return {"metadata": metadata, "type": "Opaque", "data": _present(patch["data"])}
+
+
+def patch_body(version: str, trust: Trust) -> dict[str, Any]:
+    """The merge patch that writes this content into the Secret of this resourceVersion."""
+    until = trust.previous_until.isoformat(timespec="seconds") if trust.previous_until else None
+    annotations: dict[str, str | None] = {PREVIOUS_UNTIL: until}
+    if not trust.requested:
+        annotations[ROTATE] = None
+    data = {
+        "ca.crt": trust.current and trust.current.certificate,
+        "ca.key": trust.current and trust.current.key,
+        "next.crt": trust.next and trust.next.certificate,
+        "next.key": trust.next and trust.next.key,
+        "previous.crt": "".join(trust.previous),
+    }
+    encoded = {key: base64.b64encode(text.encode()).decode() if text else None for key, text in data.items()}
+    return {"metadata": {"resourceVersion": version, "annotations": annotations}, "data": encoded}
+
+
+def _authority(secret: Secret, part: str) -> Authority | None:
+    certificate, key = _text(secret, f"{part}.crt"), _text(secret, f"{part}.key")
+    if not certificate and not key:
+        return None
+    try:
+        return issuance.read_authority(certificate, key)
+    except issuance.UnreadableCertificate as error:
+        log.error("Found an unreadable certificate authority", secret=secret.metadata.key, part=part, error=str(error))
+        return None
+
+
+def _text(secret: Secret, key: str) -> str:
+    return secret.data.get(key, b"").decode(errors="replace")
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _present(values: Mapping[str, str | None]) -> dict[str, str]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+# The reconciler of the CAs in their Secret, the bundles in the configurations, and this replica's certificate.
 
 NAME = "deviceshare-webhook"
 
@@ -100,12 +232,12 @@ class Keeper:
 
     async def look(self) -> float:
         """One round, with at most one write to each object; returns after how many seconds the next is due."""
-        configurations = await ca_bundles.read(self._cluster, self._names.configuration)
+        configurations = await read(self._cluster, self._names.configuration)
         secret = await find(self._cluster, SECRETS, self._names.secret, self._names.namespace)
-        if secret is not None and not ca_secret.ours(secret):
+        if secret is not None and not ours(secret):
             self._report_foreign(secret)
             return self._pace.look
-        self._trust = trust = ca_secret.decode(secret) if secret else Trust()
+        self._trust = trust = decode(secret) if secret else Trust()
         self._renew(trust)
         if await self._keep(trust, secret, configurations):
             return 0.0
@@ -117,7 +249,7 @@ class Keeper:
     async def _keep(self, trust: Trust, secret: Secret | None, configurations: Sequence[Configuration]) -> bool:
         """Writes what is due; returns whether the Secret has changed, so that everything has to be read again."""
         patience = 0.0 if self._leading() else self._pace.standby
-        bundle = ca_bundles.encode(trust.bundle)
+        bundle = encode(trust.bundle)
         complete = all(configuration.holds(bundle) for configuration in configurations)
         steady = self._steady(secret, configurations)
         wanted = advance(
@@ -135,7 +267,7 @@ class Keeper:
             return True
         for configuration in configurations:
             if not configuration.holds(bundle):
-                await ca_bundles.write(self._cluster, configuration, bundle)
+                await write(self._cluster, configuration, bundle)
         return False
 
     def _steady(self, secret: Secret | None, configurations: Sequence[Configuration]) -> float:
@@ -175,9 +307,9 @@ class Keeper:
     async def _write_secret(self, secret: Secret | None, trust: Trust) -> None:
         name, namespace = self._names.secret, self._names.namespace
         if secret is None:
-            await self._cluster.create(SECRETS, ca_secret.create_body(name, trust), namespace)
+            await self._cluster.create(SECRETS, create_body(name, trust), namespace)
         else:
-            body = ca_secret.patch_body(secret.metadata.resource_version, trust)
+            body = patch_body(secret.metadata.resource_version, trust)
             await self._cluster.patch(SECRETS, name, body, namespace=namespace)
         log.info(
             "Wrote the certificate authorities",
@@ -189,7 +321,7 @@ class Keeper:
 
     def _report_foreign(self, secret: Secret) -> None:
         why = (
-            f"Secret {secret.metadata.key} is not deviceshare's: it lacks the label {ca_secret.OURS};"
+            f"Secret {secret.metadata.key} is not deviceshare's: it lacks the label {OURS};"
             " delete it, or name another one with --ca-secret"
         )
         if self._why != why:
@@ -205,6 +337,6 @@ def _why(trust: Trust, now: datetime) -> str:
         return (
             f"by this machine's clock it is {now:%Y-%m-%d %H:%M} UTC, but the certificate authority is valid from"
             f" {validity.not_before:%Y-%m-%d %H:%M} to {validity.not_after:%Y-%m-%d %H:%M}: set the clock; if the clock"
-            f" is right, run kubectl annotate secret NAME {ca_secret.ROTATE}=now"
+            f" is right, run kubectl annotate secret NAME {ROTATE}=now"
         )
     return ""

@@ -38,7 +38,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import PodPart, gib, named, overuse_text
 from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture, draw
 from deviceshare.domain.answers.waiting import WaitingPod
-from deviceshare.domain.device_health.overuse import OVERUSE_CURE
+from deviceshare.domain.device_health.violations import OVERUSE_CURE
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.shares import WHOLE
 from deviceshare.domain.placement.device_states import Use

@@ -26,7 +26,7 @@ from deviceshare.domain.objects.workloads import admitted, pod_on
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.wording import counted, listed
 from deviceshare.kube.cache import Cache, Object
-from deviceshare.kube.visibility import without_affinity, without_selector
+from deviceshare.kube.mirrors import without_affinity, without_selector
 from deviceshare.loops.replica.feed import Feed
 
 T = TypeVar("T", bound=Object)

@@ -14,7 +14,7 @@ import msgspec
 from deviceshare.cli.output import show, table
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers.pod_view import POD_COLUMNS, PodDeviceView, pod_rows
-from deviceshare.domain.device_health.readings import DeviceUse
+from deviceshare.domain.device_health.examination import DeviceUse
 from deviceshare.domain.objects.hardware import Part
 from deviceshare.domain.objects.shares import GPU_MEM
 from deviceshare.domain.objects.usage import DeviceProcess, Sighting

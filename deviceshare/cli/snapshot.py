@@ -19,8 +19,8 @@ from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.wording import counted, listed
+from deviceshare.kube.mirrors import WHOLE_CLUSTER, Visibility, without_selector
 from deviceshare.kube.refusals import Unserved
-from deviceshare.kube.visibility import WHOLE_CLUSTER, Visibility, without_selector
 from deviceshare.loops.kinds import VALIDATING, WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.ports import ApiError, Cluster, Forbidden, NotFound, Unavailable
 

@@ -10,7 +10,7 @@ from typing import Final
 from deviceshare.cli.output import Cell, Part, Row, age, folded, group_name, in_unit, joined, natural, styled
 from deviceshare.domain import contract
 from deviceshare.domain.answers.picture import NodeView
-from deviceshare.domain.answers.turn_views import TurnPlayer, TurnView
+from deviceshare.domain.answers.pod_view import TurnPlayer, TurnView
 from deviceshare.domain.objects.hardware import RENEWED_SECONDS
 from deviceshare.domain.objects.usage import TurnHolder, TurnQueue, TurnWaiter
 from deviceshare.domain.wording import counted

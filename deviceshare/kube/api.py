@@ -1,29 +1,159 @@
-"""The API server, one method a verb, JSON straight into Structs and no dictionary in between.
-
-https://kubernetes.io/docs/reference/using-api/api-concepts/
-
-Reads are retried within their time, because a repeated read does no harm. A write never is: the fate of a lost
-write is unknown, and only the caller knows how to find out.
-"""
+"""The API server's REST interface in raw JSON."""
 
 import asyncio
+import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
 from msgspec import Raw, Struct, field
 
 from deviceshare.domain.objects.object_decoder import decoder_of
-from deviceshare.kube.backoff import delays
 from deviceshare.kube.connection import CONNECT_TIMEOUT, Connection, within
-from deviceshare.kube.discovery import ApiGroups, Resources, Version
-from deviceshare.kube.paths import path_of, segment, selecting
-from deviceshare.kube.refusals import Unserved
-from deviceshare.kube.stream import WatchEvent, events
-from deviceshare.loops.ports import Expired, Kind, Unavailable, Undecodable
+from deviceshare.kube.refusals import ApiStatus, Unserved, refusal_of_status
+from deviceshare.loops.ports import ApiError, Expired, Invalid, Kind, Unavailable, Undecodable
+
+# Exponential backoff with jitter.
+
+
+def delays(first: float, most: float) -> Iterator[float]:
+    """Seconds to wait before each next try: doubling up to `most`, each drawn from its upper half.
+
+    Drawn, so that clients that failed together don't come back together.
+    """
+    ceiling = first
+    while True:
+        yield random.uniform(ceiling / 2, ceiling)
+        ceiling = min(ceiling * 2, most)
+
+
+# Paths and queries of requests to the API server, in which no name reaches another object.
+# https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-uris
+
+
+def path_of(kind: Kind[Any], name: str, namespace: str, subresource: str = "") -> str:
+    """The path of an object, a collection or a subresource; raises Invalid where a name can't be one."""
+    return kind.path(name and segment(name), namespace and segment(namespace), subresource)
+
+
+def segment(name: str) -> str:
+    """`name` as one segment of a path.
+
+    Names come from people's annotations, and the API server splits the path after unquoting it, so quoting alone would
+    let `a/status` or `../../nodes/a` reach other objects. No object's name may hold these characters.
+    """
+    if name in (".", "..") or "/" in name or "%" in name:
+        raise Invalid(f"{name!r} is no name of an object")
+    return quote(name, safe="")
+
+
+def selecting(label: str, field: str) -> Mapping[str, str]:
+    """The query that selects by labels and fields; empty selectors are left out."""
+    return {key: value for key, value in (("labelSelector", label), ("fieldSelector", field)) if value}
+
+
+# Discovery: what an API server says of its version, its API groups and its resources.
+# https://kubernetes.io/docs/concepts/overview/kubernetes-api/#unaggregated-discovery
+
+
+class Version(Struct, frozen=True, rename="camel"):
+    major: str
+    minor: str
+    git_version: str
+
+
+class Resource(Struct, frozen=True):
+    """What discovery says about a resource whose objects are of another API group's kind."""
+
+    name: str
+    group: str = ""
+    version: str = ""
+
+
+class Resources(Struct, frozen=True):
+    resources: list[Resource]
+
+
+class GroupVersion(Struct, frozen=True):
+    version: str
+
+
+class ApiGroup(Struct, frozen=True):
+    name: str
+    versions: list[GroupVersion]
+
+
+class ApiGroups(Struct, frozen=True):
+    """What discovery says of all API groups but the core."""
+
+    groups: list[ApiGroup]
+
+
+# The stream of a watch: lines, decoded to events.
+# https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+
+LONGEST_LINE = 32 * 2**20
+"""Bytes. etcd takes objects of 1.5 MiB, as JSON they are larger; a stream without line ends must not fill memory."""
+
+
+class WatchEvent(Struct, frozen=True):
+    """One change. The object is decoded by who knows its kind, so one bad object costs one event and not the stream."""
+
+    type: str
+    object: Raw
+
+
+async def events(content: aiohttp.StreamReader) -> AsyncIterator[WatchEvent]:
+    """The events of a watch, until it ends.
+
+    Raises the `ApiError` of an ERROR event, and Expired for a line that is no event: what it should have said can
+    only be learnt from a new list.
+    """
+    decoder = decoder_of(WatchEvent)
+    async for line in lines(content):
+        try:
+            event = decoder.decode(line)
+        except msgspec.DecodeError as error:
+            raise Expired(f"the watch sent a line that is no event: {error}") from error
+        if event.type == "ERROR":
+            raise _error(event.object)
+        yield event
+
+
+async def lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The whole lines of a stream, empty ones left out. A last line that was cut off is left out.
+
+    aiohttp's own `readline` refuses lines longer than its buffer; here nothing is scanned twice, however long the line.
+    """
+    pending: list[bytes] = []
+    size = 0
+    async for chunk in content.iter_any():
+        head, *rest = chunk.split(b"\n")
+        pending.append(head)
+        size += len(head)
+        if size > LONGEST_LINE:
+            raise Expired(f"the watch sent a line of more than {LONGEST_LINE} bytes")
+        if not rest:
+            continue
+        for line in (b"".join(pending), *rest[:-1]):
+            if line:
+                yield line
+        pending, size = [rest[-1]], len(rest[-1])
+
+
+def _error(raw: Raw) -> ApiError:
+    try:
+        status = decoder_of(ApiStatus).decode(raw)
+    except msgspec.DecodeError:
+        return Expired("the watch ended with an error that can't be read")
+    return refusal_of_status("watch", status, status.code or 500)
+
+
+# The API server, one method a verb, JSON straight into Structs and no dictionary in between.
 
 T = TypeVar("T")
 

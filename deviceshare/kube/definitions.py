@@ -18,7 +18,7 @@ from deviceshare.domain.contract import API_GROUP, API_VERSION
 from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
 from deviceshare.domain.wording import listed
 from deviceshare.kube.api import Api
-from deviceshare.kube.optional_mirror import REFUSED_SECONDS, OptionalMirror
+from deviceshare.kube.mirrors import REFUSED_SECONDS, OptionalMirror
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NODE_DEVICES
 from deviceshare.loops.ports import Kind, ObjectChange
 

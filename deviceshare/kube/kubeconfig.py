@@ -14,7 +14,7 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_kube_config, refresh_token
 
-from deviceshare.kube.access import Access, NoCredentials, NotConfigured
+from deviceshare.kube.connection import Access, NoCredentials, NotConfigured
 
 log = structlog.get_logger(__name__)
 

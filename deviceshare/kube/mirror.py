@@ -27,11 +27,8 @@ import structlog
 from msgspec import Raw, Struct
 
 from deviceshare.domain.objects.object_decoder import decoder_of
-from deviceshare.kube.api import Api
-from deviceshare.kube.backoff import delays
+from deviceshare.kube.api import Api, WatchEvent, delays, selecting
 from deviceshare.kube.cache import Cache, T
-from deviceshare.kube.paths import selecting
-from deviceshare.kube.stream import WatchEvent
 from deviceshare.loops.ports import ApiError, Expired, Kind
 
 log = structlog.get_logger(__name__)

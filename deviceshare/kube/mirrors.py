@@ -1,28 +1,29 @@
-"""The mirrors that decisions are made from: kept by `run` and `--watch`, listed once by other commands."""
+"""All mirrors of a process, those of kinds that may be missing included, and who sees which."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import structlog
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.groups import NamespaceObject, without_annotations
-from deviceshare.domain.objects.nodes import Node, SharingLabels, may_be_shared
+from deviceshare.domain.objects.groups import Group, NamespaceObject, without_annotations
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node, NodeStatus, SharingLabels, may_be_shared
+from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
 from deviceshare.domain.objects.pod_requests import without_surplus
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice, of_known_driver, worth_holding
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.api import Api
-from deviceshare.kube.mirror import ApiMirror
-from deviceshare.kube.optional_mirror import REFUSED_SECONDS, OptionalMirror
-from deviceshare.kube.visibility import (
-    WHOLE_CLUSTER,
-    NodesOfLedgers,
-    PodsOfStatuses,
-    Visibility,
-    without_affinity,
-)
+from deviceshare.kube.cache import Cache, T
+from deviceshare.kube.mirror import ApiMirror, MirrorPace
+from deviceshare.kube.refusals import Unserved
 from deviceshare.loops.kinds import (
     DEVICE_QUOTAS,
     DRA_GROUP,
@@ -38,7 +39,209 @@ from deviceshare.loops.kinds import (
     resource_claims,
     resource_slices,
 )
+from deviceshare.loops.ports import ApiError, Forbidden, Kind, Mirror, ObjectChange
 from deviceshare.loops.replica.feed import Feed
+
+# What of the cluster a person's rights let a command see, and what stands in for the rest.
+# Without the right to list nodes, the ledgers say which there are; without that to list the pods of all namespaces,
+# the groups' statuses name the pods that have devices.
+
+
+class Visibility(NamedTuple):
+    """Which nodes, pods and namespaces can be listed."""
+
+    nodes: bool = True
+    namespace: str = ""
+    """The one whose pods are seen; "" for all."""
+    pods: bool = True
+    """Whether any are."""
+    namespaces: bool = True
+
+    @property
+    def whole(self) -> bool:
+        """Whether no node and no pod is hidden."""
+        return self.nodes and self.pods and not self.namespace
+
+    def shows(self, pod: str) -> bool:
+        """Whether the pod `namespace/name` is listed, if it exists."""
+        return self.pods and self.namespace in ("", pod.partition("/")[0])
+
+
+WHOLE_CLUSTER = Visibility()
+
+
+def without_selector(group: Group) -> Group:
+    """The group as it is judged where no label of a node is known."""
+    return replace(group, spec=replace(group.spec, node_selector={})) if group.spec.node_selector else group
+
+
+def without_affinity(pod: Pod) -> Pod:
+    """The pod, likewise."""
+    if not pod.spec.node_selector and not pod.spec.affinity:
+        return pod
+    return replace(pod, spec=replace(pod.spec, node_selector=None, affinity=None))
+
+
+class NodesOfLedgers(Cache[Node]):
+    """Nodes known by their ledgers alone: each is taken for shared and ready, and has no other label."""
+
+    synced = True
+
+    def __init__(self, ledgers: Mirror[NodeDevices]) -> None:
+        super().__init__()
+        ledgers.subscribe(self._on_ledger)
+
+    def _on_ledger(self, change: ObjectChange[NodeDevices]) -> None:
+        if change.new is None:
+            self.remove(change.key, self.version)
+        elif change.old is None:
+            self.apply(_node(change.key))
+
+
+def _node(name: str) -> Node:
+    meta = ObjectMeta(name=name, uid=name, resource_version="1", labels={contract.MODE_LABEL: contract.MODE_SHARED})
+    return Node(metadata=meta, status=NodeStatus(conditions=[Condition("Ready", "True")]))
+
+
+class PodsOfStatuses:
+    """Has a fleet know, of pods that can't be listed, those that the groups' statuses name."""
+
+    def __init__(self, fleet: Fleet, groups: Mirror[Group], visibility: Visibility) -> None:
+        self._fleet = fleet
+        self._visibility = visibility
+        groups.subscribe(self._on_group)
+
+    def _on_group(self, change: ObjectChange[Group]) -> None:
+        if change.old:
+            self._set(change.old, "")
+        if change.new:
+            self._set(change.new, change.new.node)
+
+    def _set(self, group: Group, node: str) -> None:
+        for pod in group.status.allocated_pods:
+            if not self._visibility.shows(pod):
+                self._fleet.set_living(group.uid, pod, node)
+
+
+# A mirror of a kind that not every API server serves, or not in the same version.
+# Discovery says which version to mirror. Where none is served, or its objects may not be read, the mirror is empty
+# and counts as synced, and asks again every ten minutes: an upgrade of the cluster or of the chart may bring the
+# kind. Where one takes the version away that is mirrored, the mirror goes on at once with another that is served.
+# What was mirrored once is kept when the kind disappears, since of several API servers only one may be of an older
+# version, and soon asked for again.
+# An API server that starts refuses requests until it has read the roles, and serves no custom resources until it has
+# read their definitions. So a refusal is believed only when it lasts, and a missing right never of what was mirrored
+# before. https://kubernetes.io/docs/concepts/overview/kubernetes-api/#discovery-api
+
+log = structlog.get_logger(__name__)
+
+RARELY_SECONDS = 600.0
+REFUSED_SECONDS = 15.0
+"""How long the kind can't be read before that is believed: longer than an API server takes to read roles and CRDs."""
+
+LOST_SECONDS = 15.0
+"""Between two questions where it was served before: what is kept may be outdated, as an older API server answered."""
+
+
+class OptionalMirror(ApiMirror[T]):
+    """The mirror's kind is in the newest of `versions` that the API server serves of the group."""
+
+    def __init__(
+        self,
+        api: Api,
+        kind_of: Callable[[str], Kind[T]],
+        group: str,
+        versions: Sequence[str],
+        *,
+        field_selector: str = "",
+        keep: Callable[[T], bool] | None = None,
+        see: Callable[[T], T] | None = None,
+        pace: MirrorPace = MirrorPace(),  # noqa: B008 it is frozen
+        rarely: float = RARELY_SECONDS,
+        refused: float = REFUSED_SECONDS,
+    ) -> None:
+        """`rarely`: seconds between two questions whether the kind is served. The core `group`, "", always is."""
+        super().__init__(api, kind_of(versions[0]), field_selector=field_selector, keep=keep, see=see, pace=pace)
+        self._kind_of = kind_of
+        self._group, self._versions = group, versions
+        self._rarely, self._refused = rarely, refused
+        self._gone = False
+        """Whether the kind was last not served, in the version to mirror, and is looked for at once."""
+        self._refused_since: float | None = None
+        self.known = False
+        """Whether what the mirror holds was listed; where it is empty without, there may be objects all the same."""
+
+    async def run(self) -> None:
+        """Keeps the copy until cancelled, while the kind is served."""
+        while True:
+            await self._keep_while_served()
+            if not self._listed.is_set():
+                self._listed.set()
+                log.info("Found a kind not served, or not readable", kind=self.kind, group=self._group)
+            self._lost_at = self._refused_since = None  # There is no watch to be had, so none is missing.
+            await asyncio.sleep(min(self._rarely, LOST_SECONDS) if self.known else self._rarely)
+
+    async def list(self) -> None:
+        """As a mirror of any kind. Refusals of before don't count any more, however long ago the first one was."""
+        await super().list()
+        self.known, self._refused_since = True, None
+
+    def start_over(self) -> None:
+        """Where nothing was listed there is nothing to forget, and nobody asks again for minutes."""
+        if self.known:
+            super().start_over()
+
+    async def _keep_while_served(self) -> None:
+        pauses = self._pauses()
+        while version := await self._served():
+            self._kind = self._kind_of(version)
+            self._relist = True
+            await super().run()
+            if not self._gone:
+                return
+            # An upgrade of the cluster took this version away; or one of several API servers is older, or starts.
+            self._lost_at = self._lost_at or time.monotonic()
+            await asyncio.sleep(next(pauses))
+
+    def _ends(self, error: ApiError) -> bool:
+        self._gone = isinstance(error, Unserved)
+        readable_once = self.lists > 0 and isinstance(error, Forbidden)
+        if readable_once or not isinstance(error, Forbidden | Unserved):
+            self._refused_since = None
+            return self._gone
+        now = time.monotonic()
+        self._refused_since = self._refused_since or now
+        if now - self._refused_since < self._refused:
+            return self._gone
+        if self._gone:
+            self.replace((), self.version)  # Somebody deleted the definition, and with it the objects.
+            self.known = False
+        else:
+            log.warning("Mirror is not allowed to read a kind", kind=self.kind, error=str(error))
+        self._gone = False  # Its version is served, the kind is not: nobody waits for it any longer.
+        return True
+
+    async def list_if_served(self) -> None:
+        """Lists once; stays empty where the kind isn't served, or may not be read. Raises any other ApiError."""
+        with suppress(Forbidden, Unserved):
+            await self.list()
+
+    async def _served(self) -> str:
+        """The version to mirror, or "". Asked until the API server answers."""
+        if not self._group:
+            return self._versions[0]
+        pauses = self._pauses()
+        while True:
+            try:
+                served = await self._api.versions_of(self._group)
+            except ApiError as error:
+                log.info("Discovery failed", group=self._group, error=str(error))
+                await asyncio.sleep(max(next(pauses), error.retry_after or 0.0))
+            else:
+                return next((version for version in self._versions if version in served), "")
+
+
+# The mirrors that decisions are made from: kept by `run` and `--watch`, listed once by other commands.
 
 ASK_AGAIN_SECONDS = 60.0
 """Between two questions whether DeviceQuotas are served and namespaces may be read by now: after an upgrade the CRD or

@@ -16,7 +16,7 @@ import structlog
 from msgspec import Struct
 
 from deviceshare import timestamps
-from deviceshare.kube.backoff import delays
+from deviceshare.kube.api import delays
 from deviceshare.loops.kinds import EVENTS
 from deviceshare.loops.ports import AlreadyExists, ApiError, Cluster, Subject, Unavailable
 

@@ -12,8 +12,7 @@ import msgspec
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission import bypasses, settings
-from deviceshare.domain.objects.groups import DELETION_POLICIES, NEVER, REFUSE
-from deviceshare.domain.objects.label_selector import LabelRequirement, LabelSelector
+from deviceshare.domain.objects.groups import DELETION_POLICIES, NEVER, REFUSE, LabelRequirement, LabelSelector
 from deviceshare.domain.objects.nodes import is_label
 from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.placement.handover import AUTO, STYLES

@@ -1,11 +1,8 @@
-"""The composition root of `deviceshare run`: builds the roles, starts them in order and stops them in order.
-
-Every replica mirrors the cluster and serves the extender and the webhooks; the one that holds the lease also
-reconciles. A part that fails ends the process: its successor starts from the API server's state, which is always safe.
-"""
+"""One process: the roles its settings name, started and ended in order."""
 
 import asyncio
 import ssl
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -17,9 +14,12 @@ from deviceshare.certificates.keeper import Keeper, RenewalPace, ServerNames
 from deviceshare.certificates.serving import Certificate, MemoryCertificate
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.admission.settings import GATES
-from deviceshare.flags import Tls
+from deviceshare.domain.answers.picture import draw_in_steps
+from deviceshare.flags import Address, Tls
+from deviceshare.kube.agent_client import agent_client
 from deviceshare.kube.api import Api
 from deviceshare.kube.definitions import Definitions
+from deviceshare.kube.mirror import ApiMirror
 from deviceshare.kube.mirrors import Mirrors
 from deviceshare.kube.pulse import Pulse
 from deviceshare.kube.recorder import EventRecorder
@@ -33,17 +33,54 @@ from deviceshare.loops.protocol import bind
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 from deviceshare.loops.replica.impostor_watch import ImpostorWatch
-from deviceshare.metrics import Metrics
+from deviceshare.loops.replica.use_rounds import UseRounds
+from deviceshare.metrics import Metrics, ServerMetrics
 from deviceshare.run import cluster_metrics, memory
-from deviceshare.run.page import PageParts, fault_of
 from deviceshare.run.settings import Settings
-from deviceshare.web import admission, extender
+from deviceshare.web import admission, extender, ui
 from deviceshare.web.admission import Admission
 from deviceshare.web.extender import Extender
 from deviceshare.web.origins import OwnNames
 from deviceshare.web.probes import Check, probe_routes
 from deviceshare.web.review import namespace_of
 from deviceshare.web.server import Server
+from deviceshare.web.ui import Snapshots
+
+# The parts of the page: its snapshots of the mirrors, what agents say of use, and its server.
+
+
+class PageParts:
+    """Who builds it runs `snapshots` and `use`, and starts the server."""
+
+    def __init__(self, settings: Settings, api: Api, mirrors: Mirrors, *, leading: Callable[[], bool]) -> None:
+        self.snapshots = Snapshots(self._draw)
+        self.use = UseRounds(api, settings.namespace, agent_client)
+        self._instance = settings.instance
+        self._mirrors = mirrors
+        self._leading = leading
+
+    def server(self, at: Address, metrics: ServerMetrics) -> Server:
+        """Serves it. Call it once."""
+        for mirror in self._mirrors.by_name.values():
+            mirror.subscribe(self.snapshots.touch)
+        routes = ui.Ui(self.snapshots, at.host, self.use.current).routes()
+        return Server("ui", *at, routes, metrics, max_body=ui.MAX_BODY, timeout=ui.TIMEOUT)
+
+    def _draw(self) -> Generator[None, None, bytes]:
+        mirrors = self._mirrors
+        faults = {name: fault for name, mirror in mirrors.by_name.items() if (fault := fault_of(mirror)())}
+        replica = ui.Replica(self._instance, __version__, self._leading(), faults)
+        drawn = yield from draw_in_steps(mirrors.fleet, mirrors.groups.values(), mirrors.pods.values())
+        yield
+        return ui.encode(replica, drawn)
+
+
+def fault_of(mirror: ApiMirror[Any]) -> Check:
+    """Why the mirror isn't synced, or ""."""
+    return lambda: "" if mirror.synced else "not read yet, or its watch is lost"
+
+
+# The composition root of `deviceshare run`: builds the roles, starts them in order and stops them in order.
 
 log = structlog.get_logger(__name__)
 

@@ -1,6 +1,6 @@
-"""The settings of `deviceshare run`, and which of them contradict each other."""
+"""Settings of a process, as flags and environment say, checked against each other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,7 @@ import click
 
 from deviceshare.domain.admission import settings
 from deviceshare.domain.admission.settings import InjectionSettings, template_fault
-from deviceshare.domain.objects.groups import GroupLife, release_fault
-from deviceshare.domain.objects.label_selector import LabelSelector
+from deviceshare.domain.objects.groups import GroupLife, LabelSelector, release_fault
 from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS
@@ -18,7 +17,27 @@ from deviceshare.domain.placement.handover import HandoverSetting, is_kind
 from deviceshare.flags import Address, Tls
 from deviceshare.loops import leadership
 from deviceshare.loops.leader.uninjected_pods import uninjected
-from deviceshare.run.extender_exposure import extender_fault
+
+# The extender's exposure: who can reach it can bind pods, so beyond loopback it demands client certificates.
+
+
+def extender_fault(bind: Address, files: Sequence[Path | None]) -> str:
+    """What is wrong with the extender's address and its three TLS files, and what to do, or ""."""
+    if any(files) and not all(files):
+        return (
+            "--extender-tls-cert, --extender-tls-key and --extender-client-ca go together: an extender over TLS"
+            " lets in only who shows a client certificate"
+        )
+    if bind.is_loopback or all(files):
+        return ""
+    return (
+        f"--extender-bind {bind.host}:{bind.port}: who can reach the extender can"
+        " bind pods, so beyond loopback it demands client certificates: name --extender-tls-cert,"
+        " --extender-tls-key and --extender-client-ca, or bind it to 127.0.0.1, beside its kube-scheduler"
+    )
+
+
+# The settings of `deviceshare run`, and which of them contradict each other.
 
 ON, OFF = "on", "off"
 RECREATE = "recreate"

@@ -1,15 +1,82 @@
-"""Liveness and readiness probes, and the metrics endpoint.
+"""Probes and metrics over HTTP."""
 
-The answers have the format of Kubernetes' own components
-(https://kubernetes.io/docs/reference/using-api/health-checks/).
-"""
-
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final
 
 from aiohttp import web
+from prometheus_client import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from deviceshare.metrics import ServerMetrics
-from deviceshare.web.scrapes import Scrapes
+
+# The answer to scrapes of /metrics, rendered at most once a second for all scrapers.
+# Collecting the metrics takes the event loop, one family at a time; rendering, which takes most of the time where
+# nodes are many, runs in a thread.
+
+FRESH: Final = 1.0
+"""Seconds for which one rendering answers all scrapes."""
+_FORMATS: Final = 16
+"""Renderings kept at once; real scrapers use two or three formats."""
+
+
+def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):  # a malformed version
+        return choose_encoder("")
+
+
+class _Taken(Collector):
+    """The metrics of one moment."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+class Scrapes:
+    """The renderings of one process's metrics."""
+
+    def __init__(self, metrics: ServerMetrics, fresh: float = FRESH) -> None:
+        self._metrics = metrics
+        self._fresh = fresh
+        self._at = float("-inf")
+        self._taking: asyncio.Task[_Taken] | None = None
+        self._renderings: dict[str, asyncio.Task[bytes]] = {}
+
+    async def answer(self, accept: str) -> tuple[bytes, str]:
+        """The body and its Content-Type, in the format that the header `Accept` asks for."""
+        encode, content_type = _encoder(accept)
+        now = asyncio.get_running_loop().time()
+        if self._taking is None or now - self._at >= self._fresh:
+            self._at, self._renderings = now, {}
+            self._taking = asyncio.create_task(self._take(), name="collect metrics")
+        if content_type not in self._renderings and len(self._renderings) >= _FORMATS:
+            encode, content_type = choose_encoder("")
+        rendering = self._renderings.get(content_type)
+        if rendering is None:
+            rendering = asyncio.create_task(_render(encode, self._taking), name="render metrics")
+            self._renderings[content_type] = rendering
+        # Shielded: other scrapes wait for the same rendering when one is cancelled.
+        return await asyncio.shield(rendering), content_type
+
+    async def _take(self) -> _Taken:
+        families = []
+        for family in self._metrics.registry.collect():
+            families.append(family)
+            await asyncio.sleep(0)  # webhooks are answered on the same loop, and each family may be of all nodes
+        return _Taken(families)
+
+
+async def _render(encode: Callable[[Collector], bytes], taking: asyncio.Task[_Taken]) -> bytes:
+    return await asyncio.to_thread(encode, await asyncio.shield(taking))
+
+
+# Liveness and readiness probes, and the metrics endpoint.
 
 Check = Callable[[], str]
 """Returns why the check fails, or "". Called on the event loop: it must neither block nor raise."""

@@ -11,9 +11,8 @@ from msgspec import Struct
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.object_decoder import ObjectMeta
-from deviceshare.kube.api import Api
+from deviceshare.kube.api import Api, path_of
 from deviceshare.kube.connection import Connection, within
-from deviceshare.kube.paths import path_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
 from deviceshare.loops.ports import AlreadyExists, Forbidden, Unavailable
 from tests.benchmarks.control_plane import send

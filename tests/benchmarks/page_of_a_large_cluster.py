@@ -13,8 +13,8 @@ from deviceshare.domain.answers.picture import draw_in_steps
 from deviceshare.loops.kinds import GROUPS, PODS
 from deviceshare.metrics import Metrics
 from deviceshare.web import ui
-from deviceshare.web.scrapes import Scrapes
-from deviceshare.web.snapshots import Snapshots
+from deviceshare.web.probes import Scrapes
+from deviceshare.web.ui import Snapshots
 from tests.benchmarks.large_cluster import Size
 from tests.benchmarks.leader_in_memory import HeldLeader, Holds
 

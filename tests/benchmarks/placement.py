@@ -34,8 +34,7 @@ from deviceshare.domain.objects.devices import Device, devices_of
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices, claim_of, share_claim_of
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import ObjectMeta
-from deviceshare.domain.objects.requests import GROUP, POD, Holder, Request
-from deviceshare.domain.objects.shares import GPU_PERCENT, Need, Share, ShareRequest
+from deviceshare.domain.objects.shares import GPU_PERCENT, GROUP, POD, Holder, Need, Request, Share, ShareRequest
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Fleet
 

@@ -20,9 +20,8 @@ import yaml
 from cryptography import x509
 
 from deviceshare import assets
-from deviceshare.certificates import ca_secret
-from deviceshare.certificates.ca_bundles import read
-from deviceshare.certificates.keeper import RenewalPace
+from deviceshare.certificates import keeper
+from deviceshare.certificates.keeper import RenewalPace, read
 from deviceshare.certificates.rotation import Lifetimes
 from deviceshare.cli.run import run
 from deviceshare.domain.objects.pods import Pod
@@ -195,7 +194,7 @@ async def test_nobody_notices_that_certificates_change() -> None:
         load = Load(admin, [first, second])
         async with asyncio.timeout(120), load.running():
             await until(lambda: first.shown and second.shown)
-            asked = {"metadata": {"annotations": {ca_secret.ROTATE: "now"}}}
+            asked = {"metadata": {"annotations": {keeper.ROTATE: "now"}}}
             await api.patch(SECRETS, SECRET, asked, namespace=NAMESPACE)
             await until(lambda: all(issuers(replica) == 2 for replica in (first, second)))
             known = len(first.shown), len(second.shown)

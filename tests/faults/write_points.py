@@ -42,7 +42,7 @@ POINTS: dict[str, tuple[str, ...]] = {
     "PATCH nodedevices leader/ledgers.py Ledgers._keep_summary": ("groups", "rebind"),
     "PATCH shareddevicegroups/status leader/group_statuses.py GroupStatuses._reconcile": ("groups", "idle"),
     "PATCH pods leader/waker.py Waker._touch": ("groups", "shares"),
-    "PATCH pods leader/endings.py Endings._reconcile": ("ended",),
+    "PATCH pods leader/controller.py Endings._reconcile": ("ended",),
     "PATCH shareddevicegroups/status protocol/reserve.py recount 1": ("loser",),
     "POST events kube/recorder.py EventRecorder._post 1": ("groups",),
     "PATCH events kube/recorder.py EventRecorder._post 2": ("idle", "wiped-status", "impostor"),
@@ -56,8 +56,8 @@ ONCE = frozenset(
     {
         "POST leases leadership.py Elector._take 1",
         "POST secrets certificates/keeper.py Keeper._write_secret 1",
-        "PATCH mutatingwebhookconfigurations certificates/ca_bundles.py write",
-        "PATCH validatingwebhookconfigurations certificates/ca_bundles.py write",
+        "PATCH mutatingwebhookconfigurations certificates/keeper.py write",
+        "PATCH validatingwebhookconfigurations certificates/keeper.py write",
     }
 )
 """Done once, when there is no lease, CA or bundle yet; the tests of deleted leases and new authorities pass them."""

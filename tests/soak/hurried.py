@@ -20,7 +20,7 @@ from deviceshare.certificates.rotation import Lifetimes
 from deviceshare.cli.main import main
 from deviceshare.domain.placement import device_states
 from deviceshare.kube.mirror import ApiMirror, MirrorPace
-from deviceshare.kube.optional_mirror import OptionalMirror
+from deviceshare.kube.mirrors import OptionalMirror
 from deviceshare.run.process import Process
 
 WATCHES: Final = MirrorPace(shortest=20, longest=40)

@@ -19,7 +19,7 @@ from deviceshare.agent.process_table import ProcessTable
 from deviceshare.agent.turns import TurnRecords, Turns
 from deviceshare.domain.device_health.containers import NodePod
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
-from deviceshare.domain.objects.requests import GROUP, Holder
+from deviceshare.domain.objects.shares import GROUP, Holder
 from deviceshare.flags import Address
 
 POD = msgspec.convert({"metadata": {"name": "pod", "namespace": "default", "uid": "uid-of-pod"}}, NodePod)

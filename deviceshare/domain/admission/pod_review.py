@@ -16,8 +16,15 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pod_spec import Container
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
-from deviceshare.domain.objects.requests import token_fault
-from deviceshare.domain.objects.shares import DIALECTS, GPU_PERCENT, MIB_PER_GIB, SYSTEMS, ShareRequest, in_gib
+from deviceshare.domain.objects.shares import (
+    DIALECTS,
+    GPU_PERCENT,
+    MIB_PER_GIB,
+    SYSTEMS,
+    ShareRequest,
+    in_gib,
+    token_fault,
+)
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
 

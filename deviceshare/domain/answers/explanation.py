@@ -12,17 +12,16 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.device_parts import overuse_text, parts_text
 from deviceshare.domain.answers.picture import Unseen
-from deviceshare.domain.answers.turn_views import standings
+from deviceshare.domain.answers.pod_view import standings
 from deviceshare.domain.answers.verdicts import NodeVerdict, verdicts
 from deviceshare.domain.answers.waiting import WaitingReasons, scheduler_said, too_large
-from deviceshare.domain.device_health.overuse import OVERUSE_CURE
+from deviceshare.domain.device_health.violations import OVERUSE_CURE
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
-from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT, current
+from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT, Request, current
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.fleet import Fleet

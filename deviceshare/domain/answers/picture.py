@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.device_parts import PodPart, allocated, parts
-from deviceshare.domain.answers.turn_views import TurnView, turn_views
+from deviceshare.domain.answers.pod_view import TurnView, turn_views
 from deviceshare.domain.answers.waiting import WaitingPod, WaitingReasons, unusable
 from deviceshare.domain.objects.groups import PENDING, Group
 from deviceshare.domain.objects.hardware import Hardware, Overuse, Trespass

@@ -23,8 +23,7 @@ from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import Claim, claim_of, share_claim_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.objects.shares import current
+from deviceshare.domain.objects.shares import Request, current
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import invalid, pod_obstacle, request_of

@@ -1,25 +1,154 @@
-"""What one pod may see of its node: its devices, its processes on them, and the pods that share them with it.
-
-An agent's answer to `/smi`, and its lines. Of pods that don't share the devices there is nothing in it but what a
-device's own figures show, and of those that do, their names and the memory that they use.
-"""
+"""What is shown of a pod."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from itertools import groupby
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
-from deviceshare.domain.device_health.overuse import limit_of_container
+from deviceshare.domain.device_health.violations import limit_of_container
+from deviceshare.domain.objects.hardware import ReportedHolder, ReportedQueue, ReportedTurns, ReportedWaiter
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.requests import Holder
-from deviceshare.domain.objects.shares import WHOLE
-from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
+from deviceshare.domain.objects.shares import WHOLE, Holder
+from deviceshare.domain.objects.usage import MINUTES, UNKNOWN, DeviceHour, DeviceProcess, DeviceUsage, NodeUse, Usage
 from deviceshare.domain.placement.device_states import DeviceState, Sharer, Use, device_states, held_by
 from deviceshare.domain.placement.rooms import capacity, mib, units, used
 from deviceshare.domain.wording import listed
+
+# Turns for people: who has the turn of a group or of a device, and which programs wait, as the node's agent reported.
+# An agent that stopped says nothing more, so each view has the time of its report, and says which of its pods are
+# gone.
+
+
+class TurnPlayer(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A program that has the turn or waits for it. Times are RFC 3339, "" where they aren't known."""
+
+    pod: str
+    """`namespace/name`"""
+    since: str = ""
+    priority: int = 0
+    gone: bool = False
+    """Whether there is no such pod any more: its node's agent hasn't reported that."""
+    asked: bool = False
+    """Whether the holder was asked to end, since its slice is over."""
+    lost_since: str = ""
+    """When the agent last heard of the holder, where it has lost contact."""
+
+
+class TurnView(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The turns of one group, or of pods with shares of one device. Without a holder none is given at present."""
+
+    group: str = ""
+    resource: str = ""
+    index: int | None = None
+    """With the resource: the device, where it isn't a group's."""
+    reported: str = ""
+    """When the agent reported this, RFC 3339. While there are turns it does so every ten minutes at least."""
+    holder: TurnPlayer | None = None
+    waiting: list[TurnPlayer] = field(default_factory=list)
+    """The next one first."""
+    waiting_count: int = 0
+    """Of all that wait; the list may have fewer."""
+
+    @property
+    def of(self) -> str:
+        """Whose turns: the group's name, or the device as `nvidia.com/gpu 0`."""
+        return self.group or f"{self.resource} {'' if self.index is None else self.index}".strip()
+
+
+def turn_views(turns: ReportedTurns | None, pods: Container[str], group_uid: str = "") -> list[TurnView]:
+    """A view of each reported queue, or of those of one group; `pods` are those that there are, as `namespace/name`."""
+    if turns is None:
+        return []
+    return [_view(each, turns.time, pods) for each in turns.queues if group_uid in ("", each.uid)]
+
+
+def _view(queue: ReportedQueue, reported: str, pods: Container[str]) -> TurnView:
+    holder, waiting = None, [_player(each, pods) for each in queue.waiting]
+    if queue.holder:
+        holder = replace(_player(queue.holder, pods), asked=queue.holder.asked, lost_since=queue.holder.lost_since)
+    number = max(queue.waiting_count, len(waiting))
+    return TurnView(queue.group, queue.resource, queue.index, reported, holder, waiting, number)
+
+
+def _player(each: ReportedHolder | ReportedWaiter, pods: Container[str]) -> TurnPlayer:
+    return TurnPlayer(each.pod, each.since, each.priority, gone=each.pod not in pods)
+
+
+def standings(turns: ReportedTurns | None, pod: str) -> list[str]:
+    """What one pod has to do with turns: which it has, which it waits for and who has those."""
+    views = turn_views(turns, (pod,))
+    has = [f"has that of {_since(view.of, view.holder)}" for view in views if view.holder and view.holder.pod == pod]
+    waits = [
+        f"waits for that of {_since(view.of, each)}; {f'pod {view.holder.pod}' if view.holder else 'nobody'} has it"
+        f"{f', and {ahead} wait in front' if ahead else ''}"
+        for view in views
+        for ahead, each in enumerate(view.waiting)
+        if each.pod == pod
+    ]
+    return has + waits
+
+
+def _since(what: str, player: TurnPlayer) -> str:
+    return f"{what} since {player.since}" if player.since else what
+
+
+# The use of the cluster's devices as the page shows it: each device now, and the last hour as far as it is drawn.
+
+DETAILED: Final = 256
+"""With more devices than this, only nodes get the last hour: their tiles are too small for lines."""
+
+
+class NodeUseView(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One node."""
+
+    node: str
+    time: str = ""
+    hour: list[int] = field(default_factory=list)
+    """The mean of its devices in each minute, as `DeviceHour.hour`."""
+    devices: list[DeviceHour] = field(default_factory=list)
+
+
+class UseView(Struct, frozen=True, rename="camel"):
+    """The content of `/ui/use`."""
+
+    seconds: float
+    """After which to ask again."""
+    agents: int
+    """How many there are."""
+    nodes: list[Raw]
+    """A NodeUseView of each whose agent has answered, by name. Encoded once, when it answered: thousands at each look
+    would delay kube-scheduler."""
+
+
+def view_of_use(report: NodeUse, *, detailed: bool) -> NodeUseView:
+    """What the page shows of a node; numbers that no driver reports are left out."""
+    devices = [_sound(each) for each in report.devices]
+    shown = devices if detailed else [replace(each, hour=[]) for each in devices]
+    return NodeUseView(report.node, report.time, _mean(each.hour for each in devices), shown)
+
+
+def _sound(device: DeviceHour) -> DeviceHour:
+    utilization = device.utilization if device.utilization is not None and 0 <= device.utilization <= 100 else None
+    return replace(
+        device, utilization=utilization, hour=[min(max(each, UNKNOWN), 100) for each in device.hour[-MINUTES:]]
+    )
+
+
+def _mean(hours: Iterable[list[int]]) -> list[int]:
+    """Minute by minute, the last ones of all beside each other."""
+    padded = [[UNKNOWN] * (MINUTES - len(hour)) + hour for hour in hours]
+    means = []
+    for minute in zip(*padded, strict=True):
+        known = [each for each in minute if each != UNKNOWN]
+        means.append(round(sum(known) / len(known)) if known else UNKNOWN)
+    first = next((at for at, each in enumerate(means) if each != UNKNOWN), len(means))
+    return means[first:]
+
+
+# What one pod may see of its node: its devices, its processes on them, and the pods that share them with it.
 
 NONE: Final = "-"
 POD_COLUMNS: Final = ("DEVICE", "UTIL", "MEMORY (MiB)", "MODEL / PROCESS", "PID", "UUID / CONTAINER OR POD")

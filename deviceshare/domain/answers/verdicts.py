@@ -14,8 +14,7 @@ from deviceshare.domain.answers.device_parts import ContainerPart, PodPart, cont
 from deviceshare.domain.answers.waiting import unusable
 from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.objects.shares import Share, ShareRequest
+from deviceshare.domain.objects.shares import Request, Share, ShareRequest
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import SERVES_GROUPS, SERVES_SHARES, DeviceState, Health, Use, held_by
 from deviceshare.domain.placement.fleet import Fleet

@@ -16,8 +16,7 @@ from deviceshare.domain.answers.device_parts import named, sharing
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.requests import POD, Request
-from deviceshare.domain.objects.shares import ShareRequest, in_gib
+from deviceshare.domain.objects.shares import POD, Request, ShareRequest, in_gib
 from deviceshare.domain.placement.device_states import SERVES_GROUPS, SERVES_SHARES, DeviceState, Use, held_by, numbers
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import (

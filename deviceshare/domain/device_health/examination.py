@@ -1,19 +1,73 @@
-"""The health of devices: a state machine from one report of a node's hardware to the next.
-
-An unhealthy device looks healthy as soon as no program uses it, so it stays marked until there is a sign: the node
-rebooted, the driver had lost the device and shows it again (it was reset), or a person declared this one finding
-resolved. The marks are kept only in the report itself, so they survive the agent's process.
-"""
+"""Examination: what readings of a device say of its health."""
 
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.device_health.readings import Reading
-from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.device_health.containers import ProcessUse
+from deviceshare.domain.objects.hardware import Hardware, Link, Part
 from deviceshare.domain.objects.ledger import NodeDevices
+
+# A reading of a node's devices: what their driver shows at one moment, and what the kernel does of the processes.
+
+
+class Inventory(Struct, frozen=True):
+    """The devices that answer, without marks of their health."""
+
+    driver: str
+    """The driver's version."""
+    devices: list[Part]
+    links: list[Link]
+    silent: Mapping[int, str]
+    """Why the device with this index doesn't answer; only an earlier inventory can identify it."""
+
+
+class DeviceUse(Struct, frozen=True):
+    """The use of one device. None stands for what its driver doesn't report."""
+
+    index: int
+    uuid: str
+    memory_used_mib: int | None = None
+    """Without what the driver reserves, where it reports that separately."""
+    memory_total_mib: int | None = None
+    utilization: int | None = None
+    """Percent of the driver's last sample period in which a kernel ran; GPUs split by MIG have none."""
+    processes: list[ProcessUse] = field(default_factory=list)
+    """Each once, by PID."""
+
+
+class Xid(Struct, frozen=True):
+    """An error that the driver reported, perhaps one of several for one fault."""
+
+    uuid: str
+    """Empty where the driver doesn't name the device."""
+    number: int
+    text: str
+
+
+class Reading(Struct, frozen=True):
+    inventory: Inventory | None = None
+    """None while the driver doesn't answer: `trouble` then says why."""
+    uses: list[DeviceUse] = field(default_factory=list)
+    xids: list[Xid] = field(default_factory=list)
+    """Since the last reading."""
+    boot_id: str = ""
+    trouble: str = ""
+    cdi_kinds: list[str] | None = None
+    """As `Hardware.cdi_kinds`; of interest only where there are devices, and so is `runtime`."""
+    runtime: str = ""
+    read_at: float | None = None
+    """When the reading of `uses` began, in seconds of the monotonic clock; None for now."""
+
+    @property
+    def devices(self) -> list[Part]:
+        return self.inventory.devices if self.inventory else []
+
+
+# The health of devices: a state machine from one report of a node's hardware to the next.
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 94, 109})
 """Errors that a program causes or that end with it. All others make the device unhealthy, unknown ones too.

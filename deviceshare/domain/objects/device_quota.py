@@ -6,8 +6,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from deviceshare.domain import vendors
-from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.label_selector import LabelSelector
+from deviceshare.domain.objects.groups import Group, LabelSelector
 from deviceshare.domain.objects.ledger import Patch
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.printable import quoted

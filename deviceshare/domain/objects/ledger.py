@@ -14,8 +14,17 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import NO_HARDWARE, NOTHING_PUBLISHED, Hardware, Publication, Withheld
 from deviceshare.domain.objects.object_decoder import ObjectMeta
-from deviceshare.domain.objects.requests import GROUP, POD, Holder
-from deviceshare.domain.objects.shares import Share, as_stored, current, packed, stored_once, unpacked
+from deviceshare.domain.objects.shares import (
+    GROUP,
+    POD,
+    Holder,
+    Share,
+    as_stored,
+    current,
+    packed,
+    stored_once,
+    unpacked,
+)
 
 Patch = dict[str, Any]
 """A JSON merge patch (RFC 7386)."""

@@ -24,7 +24,7 @@ from deviceshare.domain.objects.shares import (
 # Kubelets before 1.22.8, 1.23.5 and 1.24 publish `phase: Failed` of a pod that they evict, or whose deadline has
 # passed, before they kill its containers, and leave the containers' statuses unchanged, or out (kubernetes#88613,
 # #98742). With every version of the kubelet, the state `terminated` of every container is proof. Where that is never
-# reported, the leader waits for the grace period and records that it did (loops/leader/endings.py).
+# reported, the leader waits for the grace period and records that it did (loops/leader/controller.py).
 # https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-states
 
 TERMINAL = ("Succeeded", "Failed")

@@ -11,8 +11,17 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, parse_selected, with_uuids
 from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
 from deviceshare.domain.objects.pod_spec import TERMINAL, Container, PodSpec, PodStatus, grace_seconds, have_ended
-from deviceshare.domain.objects.requests import GROUP, POD, Holder, token_fault
-from deviceshare.domain.objects.shares import Share, ShareRequest, current, devices_of_container, field_path
+from deviceshare.domain.objects.shares import (
+    GROUP,
+    POD,
+    Holder,
+    Share,
+    ShareRequest,
+    current,
+    devices_of_container,
+    field_path,
+    token_fault,
+)
 from deviceshare.domain.vendors import Vendor
 
 # Whose a pod is by its metadata, as the Binding wrote it: whose devices it has, and for which pod they were.

@@ -1,12 +1,9 @@
-"""Shares: the parts of devices that a pod's containers ask for in their limits, and the parts that they got.
-
-Other systems' resources are asked for in the same way, so that manifests written for them run unchanged: a row of
-DIALECTS says what one unit of each is. Sharing is accounting, not isolation.
-"""
+"""Shares of devices, asked for and granted."""
 
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -20,6 +17,8 @@ from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.objects.quantities import Quantity, amount
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
+
+# Shares: the parts of devices that a pod's containers ask for in their limits, and the parts that they got.
 
 # The annotations by which the Binding gives each container of a pod its own devices, and how large its part is.
 #
@@ -365,3 +364,69 @@ def as_stored(shares: Iterable[Share]) -> list[dict[str, Any]]:
 def in_gib(mib: int) -> str:
     """`8 GiB`, `7.5 GiB`."""
     return f"{mib / MIB_PER_GIB:.1f}".removesuffix(".0") + " GiB"
+
+
+# Holders of devices and what they request.
+# What places, claims and collects speaks in these words, and knows nothing of the objects behind them.
+
+# The token of a rebind request: the value of the annotation by which a pod's user asks for another device.
+#
+# The leader writes it into the node's ledger, which all pods of the node share, so a long one is none.
+
+PATTERN: Final = "[A-Za-z0-9._:+-]{1,63}"
+CURE: Final = "set it to 1 to 63 letters, digits or characters of ._:+-, other ones for each request, such as the time"
+
+
+def token_fault(value: str) -> str:
+    """What is wrong with the token and what to do, or ""."""
+    return "" if re.fullmatch(PATTERN, value) else CURE
+
+
+GROUP = "group"
+POD = "pod"
+"""A pod with shares; its name is `namespace/name`."""
+
+
+class Holder(NamedTuple):
+    """Who has a claim. The UID is its identity; the rest is how its pods and people call it."""
+
+    uid: str
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class Request(NamedTuple):
+    """What a holder wants: all of it on one node, or nothing."""
+
+    holder: Holder
+    resources: Mapping[str, int]
+    """Device resource → number of whole devices."""
+    strategy: str
+    node_selector: Mapping[str, str]
+    node: str
+    """Where the holder lives already, by its own word, or ""."""
+    share: ShareRequest = NO_SHARE
+    """Parts of devices: of the holder's, where it requests whole ones, else of any."""
+    sharer: Holder | None = None
+    """Who has the parts, where that isn't the holder: a pod of the group."""
+
+    labels: Mapping[str, str] = {}
+    """The labels of a group, by which quotas count it."""
+
+    @property
+    def taker(self) -> Holder:
+        """Who has the parts."""
+        return self.sharer or self.holder
+
+    @property
+    def within(self) -> str:
+        """The UID of the group of whose devices they are parts, as in a claim."""
+        return self.holder.uid if self.sharer else ""
+
+    @property
+    def wants(self) -> Collection[str]:
+        """The device resources that may be allocated to it."""
+        return self.resources.keys() or self.share.of

@@ -10,8 +10,7 @@ from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import NUMA, NVLINK, SWITCH, Link
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.objects.shares import INIT, SIDECAR, Need, Share, ShareRequest, share_of
+from deviceshare.domain.objects.shares import INIT, SIDECAR, Need, Request, Share, ShareRequest, share_of
 from deviceshare.domain.placement.device_states import DeviceState, device_states, free_devices, held_by
 from deviceshare.domain.placement.rooms import Room, units, used
 from deviceshare.domain.wording import listed

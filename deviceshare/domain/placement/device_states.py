@@ -12,8 +12,7 @@ from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device, Devices, Identity
 from deviceshare.domain.objects.hardware import Hardware, Part, Withheld
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
-from deviceshare.domain.objects.requests import Holder
-from deviceshare.domain.objects.shares import Share
+from deviceshare.domain.objects.shares import Holder, Share
 from deviceshare.domain.placement.handover import doubts
 from deviceshare.domain.placement.rooms import Room, capacity, units, used
 from deviceshare.domain.wording import listed

@@ -12,8 +12,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
-from deviceshare.domain.objects.requests import GROUP, POD, Request
-from deviceshare.domain.objects.shares import Share
+from deviceshare.domain.objects.shares import GROUP, POD, Request, Share
 from deviceshare.domain.placement import allocation, join_obstacles
 from deviceshare.domain.placement.device_states import DeviceState, device_states, doubted, free_devices
 from deviceshare.domain.placement.join_obstacles import BlindSpots, Namespaces, UnreadableObject

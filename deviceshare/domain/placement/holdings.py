@@ -13,8 +13,7 @@ from deviceshare.domain.objects.devices import Device, Devices, Identity, parse_
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.requests import Holder
-from deviceshare.domain.objects.shares import Share, current, stored_once
+from deviceshare.domain.objects.shares import Holder, Share, current, stored_once
 
 
 class Holding(NamedTuple):

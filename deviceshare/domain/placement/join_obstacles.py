@@ -14,7 +14,7 @@ from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.printable import printable
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.requests import POD, Holder, Request
+from deviceshare.domain.objects.shares import POD, Holder, Request
 from deviceshare.domain.placement.device_states import SHOWN_HOLDERS, DeviceState, held_by, twice_among, unhealthy_among
 from deviceshare.domain.placement.ledger_budget import oversize
 from deviceshare.domain.placement.replacement import handover_fault

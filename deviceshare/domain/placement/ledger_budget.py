@@ -17,8 +17,7 @@ from msgspec import json
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, claim_bytes, claim_of, share_claim_of
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.requests import Holder, Request
-from deviceshare.domain.objects.shares import Share, ShareRequest, share_of
+from deviceshare.domain.objects.shares import Holder, Request, Share, ShareRequest, share_of
 
 BUDGET: Final = 512 << 10
 """Bytes. 1,600 shares of 250 bytes take 400,000 of them, and one namespace may have those."""

@@ -13,8 +13,7 @@ from deviceshare.domain.objects.pod_spec import TERMINAL
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.requests import POD, Request
-from deviceshare.domain.objects.shares import DIALECTS
+from deviceshare.domain.objects.shares import DIALECTS, POD, Request
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.domain.vendors import VENDORS

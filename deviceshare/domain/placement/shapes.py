@@ -12,7 +12,7 @@ from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.objects.shares import Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.allocation import NOT_COMPARED, Effort, Preference, shortage
 from deviceshare.domain.placement.device_states import DeviceState

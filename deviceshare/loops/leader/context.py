@@ -8,8 +8,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.groups import DEFAULT_LIFE, Group, GroupLife, NamespaceObject
-from deviceshare.domain.objects.label_selector import EVERYTHING, LabelSelector
+from deviceshare.domain.objects.groups import DEFAULT_LIFE, EVERYTHING, Group, GroupLife, LabelSelector, NamespaceObject
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import SHARE_KEY, Pod

@@ -21,7 +21,7 @@ from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node, same_boot
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
-from deviceshare.domain.objects.requests import POD, Holder
+from deviceshare.domain.objects.shares import POD, Holder
 from deviceshare.domain.placement import handover, shared_resources
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.inventory import Offer, take

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from deviceshare.domain.admission.drafts import concerns
-from deviceshare.domain.objects.label_selector import EVERYTHING
+from deviceshare.domain.objects.groups import EVERYTHING
 from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.api_objects import find, subject_of

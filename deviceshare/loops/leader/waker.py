@@ -30,8 +30,7 @@ from deviceshare import timestamps
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import UNSCHEDULABLE, Pod
-from deviceshare.domain.objects.requests import POD, Holder, Request
-from deviceshare.domain.objects.shares import ShareRequest
+from deviceshare.domain.objects.shares import POD, Holder, Request, ShareRequest
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.domain.placement.node_choice import ruled_out
 from deviceshare.loops.api_objects import annotate

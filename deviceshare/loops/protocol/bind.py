@@ -11,7 +11,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Devices
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.requests import Holder
+from deviceshare.domain.objects.shares import Holder
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.join_obstacles import joining_obstacle
 from deviceshare.domain.placement.node_choice import pinned_to

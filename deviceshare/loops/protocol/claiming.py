@@ -15,8 +15,7 @@ from deviceshare.domain.answers.ledger_status import with_summary
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.objects.shares import Share
+from deviceshare.domain.objects.shares import Request, Share
 from deviceshare.domain.placement import allocation, ledger_budget
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.handover import as_claimed, too_long_for_cdi

@@ -11,7 +11,7 @@ from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.requests import Holder
+from deviceshare.domain.objects.shares import Holder
 from deviceshare.domain.placement import replacement
 from deviceshare.domain.placement.replacement import Replacement, rebind_patch
 from deviceshare.loops.api_objects import annotate, find

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from deviceshare.domain.objects.device_quota import DeviceQuota, Reservation, quota_patch, reservation_of
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.reasons import Reason
-from deviceshare.domain.objects.requests import GROUP, Holder
+from deviceshare.domain.objects.shares import GROUP, Holder
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound

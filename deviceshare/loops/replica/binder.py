@@ -25,7 +25,7 @@ from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.requests import Holder, Request
+from deviceshare.domain.objects.shares import Holder, Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Assumption, Fleet
 from deviceshare.domain.placement.handover import share_annotations

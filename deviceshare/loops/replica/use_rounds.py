@@ -14,7 +14,7 @@ import structlog
 from msgspec import Raw, Struct, field, json
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers.use_view import DETAILED, UseView, view_of_use
+from deviceshare.domain.answers.pod_view import DETAILED, UseView, view_of_use
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.usage import NodeUse
 from deviceshare.loops.ports import ApiError, Kind

@@ -9,7 +9,7 @@ from deviceshare.agent.own_node import OwnNode
 from deviceshare.agent.violations import Evictions
 from deviceshare.domain import contract
 from deviceshare.domain.device_health.containers import NodePod
-from deviceshare.domain.device_health.readings import DeviceUse, Inventory, Reading
+from deviceshare.domain.device_health.examination import DeviceUse, Inventory, Reading
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.loops.kinds import PODS

@@ -15,7 +15,7 @@ from deviceshare.agent import device_reader
 from deviceshare.agent.device_reader import HUNG, CdiSpecs, DeviceReader
 from deviceshare.agent.process_table import ProcessTable
 from deviceshare.domain.device_health.containers import ControlGroup, ProcessUse
-from deviceshare.domain.device_health.readings import Reading
+from deviceshare.domain.device_health.examination import Reading
 from deviceshare_sandbox.nvml import Script, build, load
 from tests.unit.kube.scripted import until
 

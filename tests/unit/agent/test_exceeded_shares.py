@@ -6,7 +6,7 @@ import pytest
 
 from deviceshare.agent.violations import EXCEEDED, OVERUSE, QUIET_SECONDS
 from deviceshare.domain.device_health.containers import ControlGroup, ProcessUse
-from deviceshare.domain.device_health.readings import DeviceUse
+from deviceshare.domain.device_health.examination import DeviceUse
 from deviceshare.domain.objects.hardware import Hardware, Overuse
 from deviceshare.domain.objects.usage import ShareMemory
 from deviceshare.loops.ports import Subject

@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.agent.monitor import DeviceHealth
-from deviceshare.domain.device_health.examination import LOST, SILENT
-from deviceshare.domain.device_health.readings import Inventory, Reading, Xid
+from deviceshare.domain.device_health.examination import LOST, SILENT, Inventory, Reading, Xid
 from deviceshare.domain.objects.hardware import Hardware, Part
 from tests.unit.agent.node import NODE, NOW, Node, part, reading, uuid
 

@@ -3,7 +3,7 @@
 from prometheus_client import generate_latest
 
 from deviceshare.agent.metrics import AgentMetrics
-from deviceshare.domain.device_health.readings import Xid
+from deviceshare.domain.device_health.examination import Xid
 from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
 from deviceshare.domain.objects.usage import (
     DeviceProcess,

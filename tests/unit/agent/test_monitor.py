@@ -8,7 +8,7 @@ from deviceshare.agent.allocations import Allocations
 from deviceshare.agent.monitor import BLIND_SECONDS, DeviceMonitor
 from deviceshare.agent.violations import Violations
 from deviceshare.domain.device_health.containers import ControlGroup, ProcessUse
-from deviceshare.domain.device_health.readings import DeviceUse, Reading
+from deviceshare.domain.device_health.examination import DeviceUse, Reading
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Trespass
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage
 from tests.unit.agent.node import TEAM, EvictionWishes, Node, part, reading, uuid

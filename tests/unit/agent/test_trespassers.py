@@ -2,7 +2,7 @@
 
 from deviceshare.agent.violations import TRESPASS, Violations
 from deviceshare.domain.device_health.containers import ControlGroup, NodeContainer, NodeProcess, ProcessUse
-from deviceshare.domain.device_health.trespasses import MEMORY
+from deviceshare.domain.device_health.violations import MEMORY
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Trespass
 from tests.unit.agent.node import NODE, TEAM, EvictionWishes, Node, part, pod_subject, uuid

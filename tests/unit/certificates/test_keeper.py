@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from deviceshare.certificates import ca_secret, issuance
+from deviceshare.certificates import issuance, keeper
 from deviceshare.certificates.keeper import Keeper, RenewalPace, ServerNames
 from deviceshare.certificates.rotation import Lifetimes, Trust
 from deviceshare.loops.kinds import SECRETS, WEBHOOK_CONFIGURATIONS
@@ -75,7 +75,7 @@ def register(cluster: LiveCluster) -> None:
 
 def kept(cluster: LiveCluster) -> Trust:
     secret = cluster.read(SECRETS, SECRET, NAMESPACE)
-    return ca_secret.decode(secret) if secret else Trust()
+    return keeper.decode(secret) if secret else Trust()
 
 
 def sizes(cluster: LiveCluster) -> set[int]:
@@ -184,7 +184,7 @@ async def test_an_authority_asked_for_is_introduced_before_it_signs() -> None:
     async with running(leader, other):
         await soon(lambda: leader.shown and other.shown and sizes(cluster) == {1})
         [(first,), *_] = bundles(cluster)
-        cluster.edit(SECRETS, SECRET, {"metadata": {"annotations": {ca_secret.ROTATE: "now"}}}, NAMESPACE)
+        cluster.edit(SECRETS, SECRET, {"metadata": {"annotations": {keeper.ROTATE: "now"}}}, NAMESPACE)
         await soon(lambda: sizes(cluster) == {2}, PACE.look + 1)
         assert len(leader.shown) == 1
         await stand(cluster, leader, PACE.settle - 2 * PACE.look)
@@ -206,7 +206,7 @@ async def test_a_rotation_goes_on_where_a_crash_left_it() -> None:
     first = KeepingReplica(cluster)
     async with running(first):
         await soon(lambda: first.shown and sizes(cluster) == {1})
-        cluster.edit(SECRETS, SECRET, {"metadata": {"annotations": {ca_secret.ROTATE: "now"}}}, NAMESPACE)
+        cluster.edit(SECRETS, SECRET, {"metadata": {"annotations": {keeper.ROTATE: "now"}}}, NAMESPACE)
         await soon(lambda: sizes(cluster) == {2}, PACE.look + 1)
         await asyncio.sleep(PACE.settle / 2)
     second = KeepingReplica(cluster)
@@ -224,7 +224,7 @@ async def test_a_bundle_that_somebody_spoils_has_to_stand_again() -> None:
     replica = KeepingReplica(cluster)
     async with running(replica):
         await soon(lambda: sizes(cluster) == {1})
-        cluster.edit(SECRETS, SECRET, {"metadata": {"annotations": {ca_secret.ROTATE: "now"}}}, NAMESPACE)
+        cluster.edit(SECRETS, SECRET, {"metadata": {"annotations": {keeper.ROTATE: "now"}}}, NAMESPACE)
         await asyncio.sleep(PACE.settle - PACE.look)
         register(cluster)
         await asyncio.sleep(PACE.settle - PACE.look)
@@ -326,7 +326,7 @@ async def test_a_secret_of_somebody_else_is_left_alone() -> None:
 async def test_an_empty_secret_with_our_label_is_filled() -> None:
     """An installer may bring it, so that it goes when deviceshare goes."""
     cluster = registered()
-    cluster.put(SECRETS, {"metadata": {"name": SECRET, "labels": {ca_secret.OURS: ""}}}, NAMESPACE)
+    cluster.put(SECRETS, {"metadata": {"name": SECRET, "labels": {keeper.OURS: ""}}}, NAMESPACE)
     replica = KeepingReplica(cluster)
     async with running(replica):
         await soon(lambda: replica.shown and sizes(cluster) == {1}, 1)

@@ -14,9 +14,8 @@ from typing import TypeVar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deviceshare.certificates import ca_secret
-from deviceshare.certificates.ca_bundles import Configuration
-from deviceshare.certificates.keeper import Keeper, RenewalPace, ServerNames
+from deviceshare.certificates import keeper
+from deviceshare.certificates.keeper import Configuration, Keeper, RenewalPace, ServerNames
 from deviceshare.certificates.rotation import Lifetimes
 from deviceshare.loops.kinds import SECRETS, WEBHOOK_CONFIGURATIONS
 from tests.unit.loops.model import Actor, ModelCluster
@@ -115,7 +114,7 @@ class TrustWorld:
     def ask(self) -> None:
         """A person wants another authority."""
         if self.cluster.read(SECRETS, NAMES.secret, NAMES.namespace):
-            asked = {"metadata": {"annotations": {ca_secret.ROTATE: "now"}}}
+            asked = {"metadata": {"annotations": {keeper.ROTATE: "now"}}}
             self.cluster.edit(SECRETS, NAMES.secret, asked, NAMES.namespace)
 
     def delete(self) -> None:
@@ -135,7 +134,7 @@ class TrustWorld:
     def apply_again(self) -> None:
         """A person replaces the configurations by those without a bundle, but not while the Secret is lost, too."""
         secret = self.cluster.read(SECRETS, NAMES.secret, NAMES.namespace)
-        if secret is None or ca_secret.decode(secret).current is None:
+        if secret is None or keeper.decode(secret).current is None:
             return
         self.register()
 
@@ -165,8 +164,8 @@ class TrustWorld:
 
     def check(self) -> None:
         now = START + timedelta(seconds=self.time)
-        for keeper in self.keepers:
-            served = keeper.served
+        for each in self.keepers:
+            served = each.served
             if served is not None and served.validity.holds(now):
                 assert all(served.issuer in bundle for bundle in self.in_force())
 

@@ -19,8 +19,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.usage import Usage
 from deviceshare.domain.placement.device_states import Health, Use
 from deviceshare.metrics import Metrics
-from deviceshare.run.group_metrics import GroupMetrics
-from deviceshare.run.quota_metrics import QuotaMetrics
+from deviceshare.run.cluster_metrics import GroupMetrics, QuotaMetrics
 from deviceshare.timestamps import seconds_since
 from tests.unit.chart.metric_names import Scrape, Vector, exported, selectors
 from tests.unit.chart.objects import Json, default_file, named, with_values

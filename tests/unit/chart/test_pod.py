@@ -10,7 +10,7 @@ from deviceshare.cli.run import run
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import left_out
 from deviceshare.domain.admission.settings import UNCHANGED, InjectionSettings
-from deviceshare.domain.objects.label_selector import EVERYTHING
+from deviceshare.domain.objects.groups import EVERYTHING
 from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.run.settings import Settings

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from deviceshare.cli.rebind import ask_for_pod, new_token, rebind
 from deviceshare.domain import contract
 from deviceshare.domain.answers.explanation import explain_pod
-from deviceshare.domain.objects.requests import token_fault
+from deviceshare.domain.objects.shares import token_fault
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.test_share_rebinds import a_node_with, claim, places, report

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from charts import helm
 from deviceshare.certificates import issuance
-from deviceshare.certificates.ca_bundles import encode
+from deviceshare.certificates.keeper import encode
 from deviceshare.doctor import admission, canary, handover, installation, nodes, rights
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Finding, check, listed
 from deviceshare.doctor.kinds import Attributes, NodeSoftware, Rollout, RuntimeClass

@@ -7,8 +7,7 @@ import pytest
 
 from deviceshare.domain.admission.own_resource_review import review_changed_group, review_new_group
 from deviceshare.domain.answers import group_status
-from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.label_selector import LabelSelector
+from deviceshare.domain.objects.groups import Group, LabelSelector
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import Namespaces, pod_obstacle

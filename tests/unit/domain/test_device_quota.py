@@ -12,7 +12,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.object_decoder import ObjectMeta, decoder_of
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.run.quota_metrics import QuotaMetrics
+from deviceshare.run.cluster_metrics import QuotaMetrics
 from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, a_pod
 
 VISION = {"team": "vision"}

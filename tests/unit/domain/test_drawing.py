@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceshare.domain.answers.picture import Count, DeviceView, Picture, draw
-from deviceshare.domain.answers.turn_views import TurnPlayer, TurnView, standings, turn_views
+from deviceshare.domain.answers.pod_view import TurnPlayer, TurnView, standings, turn_views
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import (
     Allocation,

@@ -9,8 +9,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.device_health.examination import LOST, SILENT, Change, examine, finding, reported_repaired
-from deviceshare.domain.device_health.readings import Inventory, Reading
+from deviceshare.domain.device_health.examination import (
+    LOST,
+    SILENT,
+    Change,
+    Inventory,
+    Reading,
+    examine,
+    finding,
+    reported_repaired,
+)
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.object_decoder import ObjectMeta

@@ -17,8 +17,7 @@ from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, N
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
-from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.objects.shares import INIT, Share, in_full, stored_once
+from deviceshare.domain.objects.shares import INIT, Request, Share, in_full, stored_once
 from deviceshare.domain.placement import allocation, ledger_budget
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.handover import share_annotations

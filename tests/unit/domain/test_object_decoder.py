@@ -25,12 +25,10 @@ from deviceshare.domain.objects.object_decoder import DEEPEST, MOST_FAULTS, Obje
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.resource_slices import ResourceClaim
 from deviceshare.domain.objects.shares import Share
-from deviceshare.kube.api import Page
-from deviceshare.kube.discovery import Resources, Version
+from deviceshare.kube.api import Page, Resources, Version, WatchEvent
 from deviceshare.kube.refusals import ApiStatus
-from deviceshare.kube.stream import WatchEvent
 from deviceshare.loops.kinds import Event, Lease, Secret, WebhookConfiguration
-from deviceshare.web.extender_api import Arguments, Binding
+from deviceshare.web.extender import Arguments, Binding
 from deviceshare.web.review import ReviewRequest
 
 READ: tuple[type[Struct], ...] = (

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from deviceshare.domain.device_health.overuse import (
+from deviceshare.domain.device_health.violations import (
     LEAST_TOLERANCE_MIB,
     LONGEST_PAUSE_SECONDS,
     OLDEST_READING_SECONDS,

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from deviceshare.domain.device_health.overuse import (
+from deviceshare.domain.device_health.violations import (
     AMOUNTS_SECONDS,
     OVER_SECONDS,
     Overuses,

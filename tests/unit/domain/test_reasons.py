@@ -22,7 +22,7 @@ from deviceshare.domain.objects.object_decoder import ObjectMeta, decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.reasons import ReasonKind as Kind
-from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.objects.shares import Request
 from deviceshare.domain.placement import ledger_budget
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import request_of

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, NodeDevices
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.requests import POD, Holder, Request
-from deviceshare.domain.objects.shares import INIT, MAIN, SIDECAR, Need, Share, ShareRequest
+from deviceshare.domain.objects.shares import INIT, MAIN, POD, SIDECAR, Holder, Need, Request, Share, ShareRequest
 from deviceshare.domain.placement import allocation, shapes
 from deviceshare.domain.placement.device_states import KEPT, device_states
 from deviceshare.domain.placement.fleet import Assumption, Fleet

@@ -3,8 +3,7 @@
 from typing import Any
 
 from deviceshare.domain.device_health.containers import ControlGroup, NodeContainer, NodeProcess, ProcessUse
-from deviceshare.domain.device_health.overuse import share_uses
-from deviceshare.domain.device_health.trespasses import trespassers
+from deviceshare.domain.device_health.violations import share_uses, trespassers
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices

@@ -14,8 +14,7 @@ from deviceshare.domain.objects.devices import Device, devices_of
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.object_decoder import ObjectMeta
-from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.objects.shares import Share
+from deviceshare.domain.objects.shares import Request, Share
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import DeviceState, Health, Use, device_states
 from deviceshare.domain.placement.fleet import Assumption, Fleet

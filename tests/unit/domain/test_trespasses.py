@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain.device_health.containers import ControlGroup, NodeContainer, NodeProcess, ProcessUse
-from deviceshare.domain.device_health.trespasses import Trespasses, trespassers
+from deviceshare.domain.device_health.violations import Trespasses, trespassers
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import MAX_TRESPASSES, Hardware, Part, Trespass
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices

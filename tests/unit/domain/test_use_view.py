@@ -1,6 +1,6 @@
 """What the page shows of the agents' reports."""
 
-from deviceshare.domain.answers.use_view import view_of_use
+from deviceshare.domain.answers.pod_view import view_of_use
 from deviceshare.domain.objects.usage import MINUTES, UNKNOWN, DeviceHour, NodeUse
 
 GPU = "nvidia.com/gpu"

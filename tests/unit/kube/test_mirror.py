@@ -230,7 +230,7 @@ async def test_a_line_of_megabytes_in_small_pieces_is_read(start: Start) -> None
 
 async def test_a_line_without_end_does_not_fill_memory(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Past a bound it is no line, and everything is listed again."""
-    monkeypatch.setattr("deviceshare.kube.stream.LONGEST_LINE", 1000)
+    monkeypatch.setattr("deviceshare.kube.api.LONGEST_LINE", 1000)
     async with start(page(5), stream(b"{" * 2000), page(9, node("a", 6))) as (mirror, _):
         await until(holds(mirror, a=6))
 

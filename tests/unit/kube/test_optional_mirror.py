@@ -12,10 +12,10 @@ import structlog
 from deviceshare.domain.contract import API_GROUP
 from deviceshare.domain.objects.groups import without_annotations
 from deviceshare.domain.objects.resource_slices import ResourceClaim, worth_holding
-from deviceshare.kube import optional_mirror
+from deviceshare.kube import mirrors
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirror import MirrorPace
-from deviceshare.kube.optional_mirror import OptionalMirror
+from deviceshare.kube.mirrors import OptionalMirror
 from deviceshare.loops.kinds import DEVICE_QUOTAS, DRA_GROUP, DRA_VERSIONS, NAMESPACES, resource_claims
 from tests.unit.domain.dra_objects import claim_json
 from tests.unit.kube.scripted import Scripted, Step, after, answer, event, page, refuse, serving, stream, until
@@ -184,7 +184,7 @@ async def test_refusals_with_a_list_between_them_do_not_add_up(start: Start) -> 
 
 async def test_a_kind_that_was_served_before_is_looked_for_soon(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older API server answered discovery: what is allocated by the others isn't seen until then."""
-    monkeypatch.setattr(optional_mirror, "LOST_SECONDS", 0.02)
+    monkeypatch.setattr(mirrors, "LOST_SECONDS", 0.02)
     steps = (
         *(discovery("v1"), page(5, claim("a", 1, "gpu-0")), UNSERVED, discovery()),
         *(discovery("v1"), page(9, claim("b", 7, "gpu-1"))),

@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.groups import DEFAULT_LIFE, Group, GroupLife
-from deviceshare.domain.objects.label_selector import EVERYTHING, LabelSelector
+from deviceshare.domain.objects.groups import DEFAULT_LIFE, EVERYTHING, Group, GroupLife, LabelSelector
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GPU_PERCENT

@@ -5,7 +5,7 @@ from typing import Any
 
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import GROUPS, PODS
-from deviceshare.loops.leader.endings import MARGIN_SECONDS
+from deviceshare.loops.leader.controller import MARGIN_SECONDS
 from deviceshare.loops.ports import Unavailable
 from tests.unit.loops.live import World, a_bound_group, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now

@@ -6,7 +6,7 @@ from typing import Any
 from deviceshare.domain import contract
 from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, PODS
-from deviceshare.loops.leader.quota_counts import allows_no_more
+from deviceshare.loops.leader.controller import allows_no_more
 from deviceshare.loops.ports import ApiError
 from deviceshare.loops.protocol.bind import Refused
 from tests.unit.domain.objects import AMD, GPU

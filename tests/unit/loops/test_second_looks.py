@@ -11,8 +11,7 @@ import pytest
 from deviceshare.domain.objects.devices import devices_of
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, as_json, claims_patch, new_ledger
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.requests import POD, Holder
-from deviceshare.domain.objects.shares import GPU_PERCENT
+from deviceshare.domain.objects.shares import GPU_PERCENT, POD, Holder
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.protocol import claiming, repair

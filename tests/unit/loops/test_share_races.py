@@ -10,8 +10,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
-from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT
+from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT, Request
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.protocol import repair

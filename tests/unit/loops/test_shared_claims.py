@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices, claim_of, claims_patch, share_claim_of
-from deviceshare.domain.objects.requests import GROUP, Holder, Request
-from deviceshare.domain.objects.shares import Share
+from deviceshare.domain.objects.shares import GROUP, Holder, Request, Share
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Conflict, Unavailable

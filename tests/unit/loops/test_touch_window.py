@@ -8,7 +8,7 @@ import pytest
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.objects.shares import Request
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.leader.waker import PLACES, TRIED_SECONDS
 from deviceshare.loops.ports import ApiError, Invalid, ObjectChange

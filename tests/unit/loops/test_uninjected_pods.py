@@ -11,7 +11,7 @@ from deviceshare.doctor import rights
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.contract import JOB_INDEX_FAILURES
-from deviceshare.domain.objects.label_selector import LabelRequirement, LabelSelector
+from deviceshare.domain.objects.groups import LabelRequirement, LabelSelector
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS

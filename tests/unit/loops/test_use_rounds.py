@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from deviceshare.domain.answers.use_view import DETAILED, NodeUseView
+from deviceshare.domain.answers.pod_view import DETAILED, NodeUseView
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.usage import DeviceHour, NodeUse
 from deviceshare.loops.ports import Kind, Unavailable

@@ -12,7 +12,7 @@ import pytest
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.objects.shares import Request
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.waker import PLACES, TRIED_SECONDS

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deviceshare.domain.device_health.readings import Xid
+from deviceshare.domain.device_health.examination import Xid
 from deviceshare.nvidia import Driver, Lost, NoDriver, Watch
 from deviceshare_sandbox.nvml import Script
 

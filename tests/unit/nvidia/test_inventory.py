@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from deviceshare.domain.device_health.readings import Inventory
+from deviceshare.domain.device_health.examination import Inventory
 from deviceshare.domain.objects.hardware import Part
 from deviceshare.nvidia import Driver, _pci, read_inventory
 from deviceshare_sandbox.nvml import Script

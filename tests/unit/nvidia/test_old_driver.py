@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from deviceshare.domain.device_health.containers import ProcessUse
-from deviceshare.domain.device_health.readings import DeviceUse, Inventory
+from deviceshare.domain.device_health.examination import DeviceUse, Inventory
 from deviceshare.domain.objects.hardware import NUMA, NVLINK, SWITCH
 from deviceshare_sandbox.nvml import Script, build
 

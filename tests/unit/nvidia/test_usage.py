@@ -1,7 +1,7 @@
 """Memory, utilisation and processes of GPUs."""
 
 from deviceshare.domain.device_health.containers import ProcessUse
-from deviceshare.domain.device_health.readings import DeviceUse
+from deviceshare.domain.device_health.examination import DeviceUse
 from deviceshare.nvidia import Driver, read_usage
 from deviceshare_sandbox.nvml import Script
 

@@ -29,13 +29,13 @@ from deviceshare.domain.objects.groups import (
     ALL,
     DEFAULT_LIFE,
     DELETION_POLICIES,
+    OPERATORS,
     SELECTOR,
     AllowedNamespaces,
     Group,
     GroupLife,
     users,
 )
-from deviceshare.domain.objects.label_selector import OPERATORS
 from deviceshare.domain.objects.object_decoder import ObjectDecoder
 from deviceshare.domain.objects.pods import Pod
 from tests.unit.domain.jsonpatch import applied

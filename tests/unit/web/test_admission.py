@@ -17,8 +17,7 @@ from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.settings import InjectionSettings
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
-from deviceshare.domain.objects.groups import AllowedNamespaces, Group, GroupSpec, GroupStatus
-from deviceshare.domain.objects.label_selector import LabelSelector
+from deviceshare.domain.objects.groups import AllowedNamespaces, Group, GroupSpec, GroupStatus, LabelSelector
 from deviceshare.domain.objects.ledger import Claim, claim_bytes
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec

@@ -9,8 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from deviceshare.metrics import Metrics
-from deviceshare.web.probes import probe_routes
-from deviceshare.web.scrapes import Scrapes
+from deviceshare.web.probes import Scrapes, probe_routes
 from deviceshare.web.server import Server
 
 

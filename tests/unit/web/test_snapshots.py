@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deviceshare.web import snapshots as snapshots_module
-from deviceshare.web.snapshots import Snapshots, Steps
+from deviceshare.web import ui as snapshots_module
+from deviceshare.web.ui import Snapshots, Steps
 
 
 class Counter:

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from deviceshare.domain.answers.picture import draw
-from deviceshare.domain.answers.use_view import UseView, view_of_use
+from deviceshare.domain.answers.pod_view import UseView, view_of_use
 from deviceshare.domain.objects.usage import DeviceHour, NodeUse
 from deviceshare.metrics import Metrics
 from deviceshare.web import ui
 from deviceshare.web.server import Server
-from deviceshare.web.snapshots import Snapshots
+from deviceshare.web.ui import Snapshots
 from tests.unit.domain.objects import a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 
