@@ -15,15 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from deviceshare_sandbox.cache import (
-    add,
-    architecture,
-    cache_root,
-    etcd_cache,
-    kubernetes_cache,
-    locked,
-    missing,
-)
+from deviceshare_sandbox.cache import add, architecture, cache_root, etcd_cache, kubernetes_cache, locked, missing
 from deviceshare_sandbox.reports import Progress, SandboxError, tail
 
 _ETC = Path("/etc/apt")

@@ -17,15 +17,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from deviceshare_sandbox.cache import (
-    add,
-    architecture,
-    cache_root,
-    etcd_cache,
-    kubernetes_cache,
-    locked,
-    missing,
-)
+from deviceshare_sandbox.cache import add, architecture, cache_root, etcd_cache, kubernetes_cache, locked, missing
 from deviceshare_sandbox.reports import Progress, SandboxError
 
 KUBERNETES_VERSION = "v1.33.0"

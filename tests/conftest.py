@@ -10,11 +10,7 @@ from hypothesis import HealthCheck, settings
 # example to commit as an `@example`.
 FRESH = bool(os.environ.get("FRESH_DRAWS"))
 settings.register_profile(
-    "deviceshare",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    derandomize=not FRESH,
-    print_blob=FRESH,
+    "deviceshare", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not FRESH, print_blob=FRESH
 )
 settings.load_profile("deviceshare")
 

@@ -106,8 +106,7 @@ class _Computed(Collector):
 def _health(hardware: Hardware) -> Iterable[GaugeMetricFamily]:
     healthy = _family("healthy", "1 while the device is healthy, 0 while it is unhealthy or lost.")
     trespasses = _family(
-        "trespasses",
-        "Pods that use a device of a group or of other pods, and processes outside of any pod that do.",
+        "trespasses", "Pods that use a device of a group or of other pods, and processes outside of any pod that do."
     )
     for part in hardware.devices:
         healthy.add_metric(_labels(part), float(not part.unhealthy))

@@ -44,10 +44,7 @@ class Schema(Struct, frozen=True, rename="camel"):
                 yield from self.properties[name].lacking(inner, f"{prefix}{name}.")
             elif not self.keeps_unknown:
                 yield f"{prefix}{name}"
-        for mine, theirs in (
-            (self.items, wanted.items),
-            (self.additional_properties, wanted.additional_properties),
-        ):
+        for mine, theirs in ((self.items, wanted.items), (self.additional_properties, wanted.additional_properties)):
             if isinstance(theirs, Schema) and isinstance(mine, Schema):
                 yield from mine.lacking(theirs, prefix)
 

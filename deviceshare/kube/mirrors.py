@@ -298,13 +298,7 @@ class Mirrors:
         patience = REFUSED_SECONDS if visibility.whole else 0.0
         # Groups may choose namespaces by their labels. An older role doesn't let us read these: then such groups wait.
         self.namespaces: OptionalMirror[NamespaceObject] = OptionalMirror(
-            api,
-            lambda _: NAMESPACES,
-            "",
-            ("v1",),
-            see=without_annotations,
-            rarely=ASK_AGAIN_SECONDS,
-            refused=patience,
+            api, lambda _: NAMESPACES, "", ("v1",), see=without_annotations, rarely=ASK_AGAIN_SECONDS, refused=patience
         )
         # The CRD may be missing after an upgrade, and nothing else needs it.
         self.quotas: OptionalMirror[DeviceQuota] = OptionalMirror(

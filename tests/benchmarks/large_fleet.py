@@ -39,11 +39,7 @@ SPECS = {
     "selecting": GroupSpec({RESOURCE: 2}, node_selector={"rack": "r0"}),
 }
 """The groups; `bound` lives on `HOME`."""
-SHARES = {
-    "a share": {"deviceshare.io/gpu-mem": "3"},
-    "three shares": {"cnvrg.io/metagpu": "250"},
-    "unbound, mixed": {},
-}
+SHARES = {"a share": {"deviceshare.io/gpu-mem": "3"}, "three shares": {"cnvrg.io/metagpu": "250"}, "unbound, mixed": {}}
 """What pods ask for on nodes that are shared already; the last is of the group `unbound`."""
 
 

@@ -217,13 +217,7 @@ def test_who_exceeds_its_share_is_told_and_evicted_and_its_neighbour_is_not(pool
         pool.eventually(lambda: events(pool, "MemoryShareExceeded", "greedy", pool.name), refers(said))
         [row] = pool.eventually(lambda: hardware(pool, node).get("overuses", []), bool)
         assert row.pop("since")
-        assert row == {
-            "resource": GPU,
-            "index": 0,
-            "pod": f"{pool.name}/greedy",
-            "usedMib": 20000,
-            "limitMib": 8192,
-        }
+        assert row == {"resource": GPU, "index": 0, "pod": f"{pool.name}/greedy", "usedMib": 20000, "limitMib": 8192}
         assert f"pod {pool.name}/greedy: as a whole it uses 20000 MiB" in deviceshare(pool, "inspect", node)
 
     pool.eventually(lambda: names(pool), lambda left: left == ["modest"], 90)

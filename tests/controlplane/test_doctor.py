@@ -353,11 +353,7 @@ def test_nodes_where_shares_are_refused_are_found(sandbox: Sandbox) -> None:
 
 def test_a_cluster_that_is_full_is_not_called_broken(sandbox: Sandbox) -> None:
     """The canary needs a free device, and takes nobody's."""
-    group = {
-        "apiVersion": "deviceshare.io/v1alpha1",
-        "kind": "SharedDeviceGroup",
-        "spec": {"resources": {GPU: 1}},
-    }
+    group = {"apiVersion": "deviceshare.io/v1alpha1", "kind": "SharedDeviceGroup", "spec": {"resources": {GPU: 1}}}
     names = ("full-1", "full-2")
     items = [{**group, "metadata": {"name": name}} for name in names] + [pod(name, name) for name in names]
     with deviceshare(sandbox):

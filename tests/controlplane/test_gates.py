@@ -142,9 +142,7 @@ def test_a_leader_that_is_killed_between_claim_and_patch_leaves_nothing_behind(p
     api = "admissionregistration.k8s.io/v1"
     match = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": pool.name}},
-        "resourceRules": [
-            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods"]},
-        ],
+        "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods"]}],
     }
     spec = {"failurePolicy": "Fail", "matchConstraints": match, "validations": [{"expression": rule}]}
     pool.apply(

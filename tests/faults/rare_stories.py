@@ -171,17 +171,7 @@ async def first_report(scene: Scene) -> AsyncIterator[Goal]:
 
 RARE: dict[str, Story] = {
     story.__name__.replace("_", "-"): story
-    for story in (
-        impostor,
-        ended,
-        loser,
-        kept,
-        former,
-        first_report,
-        deleted_claim,
-        wiped_under_a_mark,
-        emptied_secret,
-    )
+    for story in (impostor, ended, loser, kept, former, first_report, deleted_claim, wiped_under_a_mark, emptied_secret)
 }
 
 

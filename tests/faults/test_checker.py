@@ -60,8 +60,7 @@ SOUND = State(
     {
         "n1": ledger(a=whole("a", 0, 1), **{"uid-part": {"pod": "default/part", "shares": [part(2, 60)]}}),
         "n2": ledger(
-            b=whole("b", 0),
-            **{"uid-inner": {"pod": "default/inner", "shares": [part(0, 50)], "within": "b"}},
+            b=whole("b", 0), **{"uid-inner": {"pod": "default/inner", "shares": [part(0, 50)], "within": "b"}}
         ),
     },
 )

@@ -104,11 +104,7 @@ def _kind(run: FaultyRun) -> str:
 
 @pytest.mark.timeout(0)  # the long mode takes an hour; each step of a story is bounded
 async def test_nothing_is_claimed_twice_or_lost_whatever_fails(
-    sandbox: Sandbox,
-    request: pytest.FixtureRequest,
-    runs: int,
-    seed: int,
-    capsys: pytest.CaptureFixture[str],
+    sandbox: Sandbox, request: pytest.FixtureRequest, runs: int, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In every state of the store; and every story reaches its end, after which nothing is left."""
     long_mode, began = is_long(request.config), time.monotonic()

@@ -5,17 +5,7 @@ from functools import partial
 from tests.model.binds import bind_5, scheduled
 from tests.model.leaders import Begun, begin, drop, idle_leaders, touch_pending, unmark_claim
 from tests.model.rules import Rule
-from tests.model.world import (
-    LEDGERS,
-    PENDING,
-    PODS,
-    Draft,
-    ModelClaim,
-    ModelProcess,
-    ledger_bit,
-    pod_bit,
-    step,
-)
+from tests.model.world import LEDGERS, PENDING, PODS, Draft, ModelClaim, ModelProcess, ledger_bit, pod_bit, step
 
 
 def share_binds(world: Draft) -> Begun:

@@ -7,15 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import permutations
 
-from tests.model.world import (
-    NOWHERE,
-    Bounds,
-    ModelGroup,
-    ModelLedger,
-    ModelPod,
-    ModelProcess,
-    WorldState,
-)
+from tests.model.world import NOWHERE, Bounds, ModelGroup, ModelLedger, ModelPod, ModelProcess, WorldState
 
 Order = tuple[int, ...]
 

@@ -322,10 +322,7 @@ def let_go_patch(ledger: NodeDevices) -> Patch:
 
 
 def _patch(ledger: NodeDevices, uid: str, claim: Mapping[str, Any] | None) -> Patch:
-    return {
-        "metadata": {"resourceVersion": ledger.metadata.resource_version},
-        "spec": {"claims": {uid: claim}},
-    }
+    return {"metadata": {"resourceVersion": ledger.metadata.resource_version}, "spec": {"claims": {uid: claim}}}
 
 
 def new_ledger(node: str) -> dict[str, Any]:

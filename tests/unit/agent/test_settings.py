@@ -60,8 +60,7 @@ def test_a_wrong_flag_is_named(told: list[AgentSettings], flag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("enforce", "causes"),
-    [("report", ()), ("evict", ("trespass", "overuse")), ("evict-trespassers", ("trespass",))],
+    ("enforce", "causes"), [("report", ()), ("evict", ("trespass", "overuse")), ("evict-trespassers", ("trespass",))]
 )
 def test_who_is_evicted_is_one_setting(told: list[AgentSettings], enforce: str, causes: tuple[str, ...]) -> None:
     """By default nobody; the tolerance and the grace period have defaults."""

@@ -132,8 +132,7 @@ async def test_a_turn_has_ended_with_the_last_of_its_processes(
 
 
 @pytest.mark.parametrize(
-    ("left", "ended"),
-    [([], False), ([(501, {"group": 500, "state": "Z"})], True), ([(500, {"state": "Z"})], True)],
+    ("left", "ended"), [([], False), ([(501, {"group": 500, "state": "Z"})], True), ([(500, {"state": "Z"})], True)]
 )
 async def test_a_group_that_the_kernel_knows_of_has_ended_if_it_is_seen_to_be_dead(
     proc: FakeProc, monkeypatch: pytest.MonkeyPatch, left: list[tuple[int, dict[str, str | int]]], ended: bool

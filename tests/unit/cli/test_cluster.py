@@ -65,10 +65,7 @@ def test_a_cluster_that_does_not_answer_is_called_unreachable(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("code", "reason", "said"),
-    [
-        (403, "Forbidden", "This user may not do that: "),
-        (404, "", "deviceshare is not installed in this cluster: "),
-    ],
+    [(403, "Forbidden", "This user may not do that: "), (404, "", "deviceshare is not installed in this cluster: ")],
 )
 def test_a_refusal_says_what_it_means(tmp_path: Path, code: int, reason: str, said: str) -> None:
     """Lacking rights, lacking CRDs."""

@@ -41,10 +41,7 @@ class OneAnswer:
 async def test_commands_go_by_the_webhooks_configuration() -> None:
     """Whatever the chart's values were."""
     expression = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["gpu", "monitoring"]}
-    webhook = {
-        "name": "validate-pods.deviceshare.io",
-        "namespaceSelector": {"matchExpressions": [expression]},
-    }
+    webhook = {"name": "validate-pods.deviceshare.io", "namespaceSelector": {"matchExpressions": [expression]}}
     api: Any = OneAnswer(WebhookConfiguration(webhooks=[{"name": "other"}, webhook]))
     assert (await guard_of(api)).left_out == {"gpu", "monitoring"}
 

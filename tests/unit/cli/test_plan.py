@@ -121,10 +121,7 @@ def test_nodes_may_be_what_kubectl_writes(tmp_path: Path) -> None:
             "it is nested more than 100 levels deep",
         ),
         ("hello\n", "0.yaml, document 1: an object with apiVersion, kind and metadata was expected, not 'hello'"),
-        (
-            "kind: Service\nmetadata: {name: s}\n",
-            "The files hold no SharedDeviceGroup, and no pod or pod template",
-        ),
+        ("kind: Service\nmetadata: {name: s}\n", "The files hold no SharedDeviceGroup, and no pod or pod template"),
     ],
 )
 def test_a_wrong_manifest_is_named_with_document_and_field(tmp_path: Path, manifest: str, said: str) -> None:
@@ -191,10 +188,7 @@ def test_a_manifest_may_repeat_itself_by_aliases(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "said"),
     [
-        (
-            "- {name: n1, device: 3}",
-            "nodes.yaml, document 1, item 1, as a whole: object contains unknown field",
-        ),
+        ("- {name: n1, device: 3}", "nodes.yaml, document 1, item 1, as a whole: object contains unknown field"),
         ("- {name: n1, devices: {nvidia.com/gpu: four}}", "item 1, devices[nvidia.com/gpu]: expected `int`, got `str`"),
         ("", "nodes.yaml: it holds no node; fill it with kubectl get nodes,nodedevices,sdg,dq,ns -o yaml"),
     ],

@@ -57,11 +57,7 @@ def a_node(
 
 
 def a_ledger(
-    node: str = "n1",
-    devices: Mapping[str, int] | None = None,
-    *,
-    releasing: tuple[str, ...] = (),
-    **claims: Devices,
+    node: str = "n1", devices: Mapping[str, int] | None = None, *, releasing: tuple[str, ...] = (), **claims: Devices
 ) -> NodeDevices:
     """A ledger with the claims of groups by name; `releasing` names those that are marked."""
     body = new_ledger(node)

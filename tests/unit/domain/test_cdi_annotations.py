@@ -53,10 +53,7 @@ def test_where_they_were_not_stripped_the_pod_is_refused(key: str) -> None:
 @pytest.mark.parametrize("key", KEYS)
 def test_nobody_but_deviceshare_changes_them(key: str) -> None:
     """They count when the pod's sandbox is recreated, as after a reboot."""
-    bare, given = (
-        msgspec.convert(a_pod(), Pod),
-        msgspec.convert(a_pod(**{key: ALL}), Pod),
-    )
+    bare, given = (msgspec.convert(a_pod(), Pod), msgspec.convert(a_pod(**{key: ALL}), Pod))
     for old, new in ((bare, given), (given, bare)):
         assert review_changed_pod(old, new, by_deviceshare=False).startswith(f"metadata.annotations[{key}]")
         assert review_changed_pod(old, new, by_deviceshare=True) == ""

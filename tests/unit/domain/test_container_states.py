@@ -100,8 +100,5 @@ def test_the_grace_period_is_the_longest_that_was_named_within_an_hour(
     named: int | None, deleting: int | None, seconds: int
 ) -> None:
     """A pod can't keep devices for days by naming days; the spec's default is the API server's."""
-    body = {
-        "metadata": {"deletionGracePeriodSeconds": deleting},
-        "spec": {"terminationGracePeriodSeconds": named},
-    }
+    body = {"metadata": {"deletionGracePeriodSeconds": deleting}, "spec": {"terminationGracePeriodSeconds": named}}
     assert msgspec.convert(body, Pod).grace_seconds == seconds

@@ -96,8 +96,7 @@ def possible(case: Case) -> bool:
 CASES = [
     case
     for case in map(
-        Case._make,
-        product(("", HELD, RELEASING, FORMER), ("", PLAIN, KEPT, LOOSE), Health, *((False, True),) * 3),
+        Case._make, product(("", HELD, RELEASING, FORMER), ("", PLAIN, KEPT, LOOSE), Health, *((False, True),) * 3)
     )
     if possible(case)
 ]

@@ -85,12 +85,7 @@ DEVICE_SETS = st.sets(st.builds(Device, st.just(GPU), st.integers(0, 4)), max_si
     lambda held: tuple(sorted(held))
 )
 WHOLE = st.builds(
-    Holding,
-    st.sampled_from([A, B, a_group("c").holder]),
-    DEVICE_SETS,
-    DEVICE_SETS,
-    st.just(()),
-    st.just(""),
+    Holding, st.sampled_from([A, B, a_group("c").holder]), DEVICE_SETS, DEVICE_SETS, st.just(()), st.just("")
 )
 SHARED = st.builds(
     lambda name, number, within: a_holding(name, Share("main", GPU, number, percent=30), within=within),

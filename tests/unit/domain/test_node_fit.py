@@ -88,9 +88,7 @@ def test_containers_add_up_and_init_containers_peak() -> None:
 def test_requests_of_the_pod_as_a_whole_win_and_overhead_is_added() -> None:
     """Both are the pod's: the first by its author, the second by its RuntimeClass."""
     pod = a_pod(
-        containers=[container(cpu="100m", memory="1Gi")],
-        resources={"requests": {"cpu": "2"}},
-        overhead={"cpu": "250m"},
+        containers=[container(cpu="100m", memory="1Gi")], resources={"requests": {"cpu": "2"}}, overhead={"cpu": "250m"}
     )
     assert requests_of(pod) == {"cpu": 2250, "memory": 2**30, "pods": 1}
 

@@ -2,12 +2,7 @@
 
 from msgspec.structs import replace
 
-from deviceshare.domain.device_health.violations import (
-    AMOUNTS_SECONDS,
-    OVER_SECONDS,
-    Overuses,
-    ShareUse,
-)
+from deviceshare.domain.device_health.violations import AMOUNTS_SECONDS, OVER_SECONDS, Overuses, ShareUse
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import MAX_OVERUSES, Overuse
 from tests.unit.domain.objects import GPU

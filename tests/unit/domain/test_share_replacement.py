@@ -205,11 +205,7 @@ def check(before: NodeDevices, uid: str, verdict: Replacement, sick: set[int]) -
 
 @given(SHARES, SHARES, SHARES, st.sets(st.integers(0, 3)), SIZES)
 def test_no_device_is_ever_over_its_size_by_a_rebind_of_a_share(
-    p: list[Found],
-    q: list[Found],
-    r: list[Found],
-    sick: set[int],
-    sizes: tuple[int, ...],
+    p: list[Found], q: list[Found], r: list[Found], sick: set[int], sizes: tuple[int, ...]
 ) -> None:
     """Whatever the others have, and how large the devices are."""
     claims = {name: a_claim_of(found, name) for name, found in (("p", p), ("q", q), ("r", r))}

@@ -135,11 +135,7 @@ def test_a_device_of_a_group_or_for_groups_says_so_to_who_wants_a_part() -> None
 
 
 @pytest.mark.parametrize(
-    ("size", "asked", "text"),
-    [
-        (0, 8, "its memory is not known"),
-        (8 * GIB, 9, "smaller than 9 GiB"),
-    ],
+    ("size", "asked", "text"), [(0, 8, "its memory is not known"), (8 * GIB, 9, "smaller than 9 GiB")]
 )
 def test_a_device_that_can_never_serve_a_share_says_why(size: int, asked: int, text: str) -> None:
     """Its memory is unknown, or less than what is asked for."""

@@ -76,11 +76,7 @@ def test_alike_processes_are_reported_once_and_in_order() -> None:
     who = [of_pod(1, "b", "uid-1"), process(0, "c"), of_pod(1, "a", "uid-2"), of_pod(1, "b", "uid-3")]
 
     assert reported(*who) == reported(*who[::-1])
-    assert reported(*who) == [
-        Trespass(GPU, 0, "c"),
-        Trespass(GPU, 1, "a", "ns/p"),
-        Trespass(GPU, 1, "b", "ns/p"),
-    ]
+    assert reported(*who) == [Trespass(GPU, 0, "c"), Trespass(GPU, 1, "a", "ns/p"), Trespass(GPU, 1, "b", "ns/p")]
 
 
 def test_no_crowd_fills_the_object() -> None:

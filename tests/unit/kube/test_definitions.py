@@ -47,10 +47,7 @@ def at(crd: Crd, path: str) -> Any:
     ("name", "paths"),
     [
         ("shareddevicegroups.deviceshare.io", ["spec", "spec.allowedNamespaces", "status"]),
-        (
-            LEDGERS,
-            ["spec", *(f"spec.claims.*{part}" for part in ("", ".shares.*", ".devices.*", ".former.*"))],
-        ),
+        (LEDGERS, ["spec", *(f"spec.claims.*{part}" for part in ("", ".shares.*", ".devices.*", ".former.*"))]),
         ("devicequotas.deviceshare.io", ["spec", "status.reservations.*"]),
     ],
 )

@@ -204,9 +204,7 @@ async def test_an_object_that_cannot_be_read_costs_only_itself(start: Start) -> 
         assert mirror.lists == 2
 
 
-async def test_an_object_that_cannot_be_read_is_logged_once_a_version(
-    start: Start,
-) -> None:
+async def test_an_object_that_cannot_be_read_is_logged_once_a_version(start: Start) -> None:
     """A list after each lost watch would else say it for ever."""
     odd, newer = ({**node("a", version), "spec": 3} for version in (6, 9))
     steps = page(6, odd), refuse(410), page(8, odd), refuse(410), page(9, newer), stream(event("ADDED", node("b", 10)))

@@ -20,16 +20,7 @@ from deviceshare.loops.ports import ApiError
 from deviceshare.loops.protocol.holders import BindStop
 from deviceshare.loops.protocol.release import Cause, Outcome, release
 from tests.unit.domain.objects import GPU
-from tests.unit.loops.histories import (
-    CARELESS,
-    GROUP_NAMES,
-    NODE_NAMES,
-    USUAL,
-    HistoryWorld,
-    Wait,
-    many,
-    schedules,
-)
+from tests.unit.loops.histories import CARELESS, GROUP_NAMES, NODE_NAMES, USUAL, HistoryWorld, Wait, many, schedules
 from tests.unit.loops.model import Actor
 
 TAINTED = {"spec": {"taints": [{"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"}]}}

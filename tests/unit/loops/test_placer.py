@@ -15,15 +15,7 @@ from deviceshare.domain.placement.node_choice import Choice, Occupancy
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
 from deviceshare.loops.leader import gates
 from deviceshare.loops.ports import ApiError, Unavailable
-from tests.unit.loops.gated_world import (
-    GATE,
-    a_host,
-    exists,
-    gated,
-    gated_world,
-    here,
-    messages,
-)
+from tests.unit.loops.gated_world import GATE, a_host, exists, gated, gated_world, here, messages
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import in_virtual_time
 

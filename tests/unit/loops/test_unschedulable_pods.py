@@ -8,18 +8,7 @@ from deviceshare.domain import contract
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.leader.gates import LOOK_SECONDS, UNSCHEDULABLE_SECONDS
 from deviceshare.loops.ports import ApiError, Conflict
-from tests.unit.loops.gated_world import (
-    bind,
-    exists,
-    gated,
-    gated_world,
-    here,
-    marked,
-    messages,
-    owned,
-    place,
-    refuse,
-)
+from tests.unit.loops.gated_world import bind, exists, gated, gated_world, here, marked, messages, owned, place, refuse
 from tests.unit.loops.live import soon
 from tests.unit.loops.virtual_time import in_virtual_time
 

@@ -73,8 +73,7 @@ def test_other_entries_are_left_out(entry: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("debian", "upstream"),
-    [("1.20.5+really1.20.2-1.1+deb12u1", "v1.20.2"), ("1.20.2-1", "v1.20.2")],
+    ("debian", "upstream"), [("1.20.5+really1.20.2-1.1+deb12u1", "v1.20.2"), ("1.20.2-1", "v1.20.2")]
 )
 def test_the_upstream_release_is_read_from_debians_version(debian: str, upstream: str) -> None:
     """Debian's own number isn't what kube-apiserver must say it is."""

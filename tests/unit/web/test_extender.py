@@ -357,10 +357,7 @@ async def test_a_bind_that_fails_says_percent_in_a_word() -> None:
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"Pod": 3, "PodName": 3}', b"{}"])
 async def test_malformed_json_is_answered_400_with_the_fault(verb: str, body: bytes) -> None:
     """A status other than 200 is an error to kube-scheduler; the text is for whoever looks."""
-    async with (
-        asking(fleet({"a": 4}), group()) as client,
-        client.post(f"/{verb}", data=body, headers=JSON) as response,
-    ):
+    async with asking(fleet({"a": 4}), group()) as client, client.post(f"/{verb}", data=body, headers=JSON) as response:
         assert response.status == 400
         assert (await response.json())["Error"].startswith("not a request of a kube-scheduler")
 
@@ -396,10 +393,7 @@ async def test_a_request_about_no_node_at_all_is_answered_with_none() -> None:
 )
 async def test_what_is_no_json_at_all_is_answered_400(verb: str, body: bytes) -> None:
     """And in few words."""
-    async with (
-        asking(fleet({"a": 4}), group()) as client,
-        client.post(f"/{verb}", data=body, headers=JSON) as response,
-    ):
+    async with asking(fleet({"a": 4}), group()) as client, client.post(f"/{verb}", data=body, headers=JSON) as response:
         assert response.status == 400
         assert len(await response.text()) < 500
 

@@ -91,9 +91,7 @@ async def test_a_label_may_change_whatever_else_the_pod_holds(webhooks: Webhooks
         {"spec": {"nodeName": "node-1"}, "status": {"phase": 3}},
     ],
 )
-async def test_a_group_is_not_deleted_while_a_pod_that_cannot_be_read_may_use_it(
-    spoilt: Json,
-) -> None:
+async def test_a_group_is_not_deleted_while_a_pod_that_cannot_be_read_may_use_it(spoilt: Json) -> None:
     """The refusal names the pod."""
     meta = {"name": "odd", "namespace": "a", "labels": {contract.GROUP: "team"}}
     document: Json = {"spec": {"nodeName": "node-1"}, **spoilt, "metadata": {**meta, **spoilt.get("metadata", {})}}
