@@ -1,11 +1,17 @@
 """The parts of the documentation that follow from the code."""
 
 import re
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from charts import helm
 from docs import generate
+
+PAGES: Final = sorted(
+    each for each in [*generate.ROOT.glob("*.md"), *generate.ROOT.glob("docs/**/*.md")] if "zh-CN" not in each.name
+)
 
 
 def test_generated_tables_are_up_to_date() -> None:
@@ -18,9 +24,8 @@ def test_every_metric_is_in_the_reference() -> None:
     sources = [generate.ROOT / "deviceshare" / name for name in ("metrics.py", "agent/metrics.py")]
     named = {name for file in sources for name in re.findall(r'"(deviceshare_\w+)"', file.read_text())}
     named |= {f"deviceshare_device_{name}" for name in re.findall(r'_family\(\s*"(\w+)"', sources[1].read_text())}
-    sources.append(generate.ROOT / "deviceshare/run/cluster_metrics.py")
-    named |= set(re.findall(r'"(deviceshare_\w+)"', sources[-1].read_text()))
     of_groups = (generate.ROOT / "deviceshare/run/cluster_metrics.py").read_text()
+    named |= set(re.findall(r'"(deviceshare_\w+)"', of_groups))
     named |= {f"deviceshare_{name}" for name in re.findall(r'_family\(\s*"(\w+)"', of_groups)}
     listed = set(re.findall(r"^\| `(deviceshare_\w+)`", generate.metrics(), re.MULTILINE))
     assert named
@@ -54,3 +59,12 @@ def test_every_module_that_a_page_names_exists() -> None:
     assert ("architecture.md", "web/admission.py") in named
     homes = [generate.ROOT / home for home in ("", "deviceshare", "tests", "tests/unit", "tests/controlplane")]
     assert [each for each in sorted(named) if not any((home / each[1]).exists() for home in homes)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_sentence_is_longer_than_300_characters(page: Path) -> None:
+    """As they are read: without the addresses of links. A sentence ends where the next begins with a capital."""
+    text = re.sub(r"```.*?```|\]\([^)]*\)", "", page.read_text(), flags=re.DOTALL)
+    parts = re.split(r"\n\s*\n|\n(?=\s*[-*|#\d])|\|", re.sub(r"^#.*$", "", text, flags=re.MULTILINE))
+    sentences = [" ".join(each.split()) for part in parts for each in re.split(r"(?<=[.:!?;])\s+(?=[A-Z`*\[(])", part)]
+    assert [each for each in sentences if len(each) > 300] == []
