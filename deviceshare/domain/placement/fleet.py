@@ -34,26 +34,31 @@ class Assumption(NamedTuple):
     within: str = ""
     """The UID of the group of whose devices the shares are parts."""
 
-    @property
-    def touched(self) -> set[Identity]:
-        """The devices that nobody else gets whole."""
-        return identities((*self.devices, *(share.device for share in self.shares)))
-
 
 def touched(assumed: Iterable[Assumption]) -> set[Identity]:
     """The devices that nobody else gets whole."""
-    return {device for each in assumed for device in each.touched}
+    return {device.identity for each in assumed for device in (*each.devices, *(s.device for s in each.shares))}
 
 
-def left_of(room: Room, device: Device, assumed: Iterable[Assumption], within: str) -> Room:
-    """The room without what binds under way take of the device; `within` as in `Assumption`."""
+def left_of(
+    rooms: Iterable[tuple[Device, Room]], assumed: Iterable[Assumption], within: str
+) -> Iterable[tuple[Device, Room]]:
+    """The rooms without what binds under way take of their devices; `within` as in `Assumption`."""
+    whole: set[Identity] = set()
+    parts: dict[Identity, list[list[Share]]] = {}
     for each in assumed:
-        if not within and device.identity in identities(each.devices):
-            return room._replace(free=0)
-        shares = [share for share in each.shares if share.device.identity == device.identity]
-        if each.within == within and shares:
-            room = room.less(used(shares, room.size))
-    return room
+        if not within:
+            whole |= identities(each.devices)
+        mine: dict[Identity, list[Share]] = {}
+        for share in each.shares if each.within == within else ():
+            mine.setdefault(share.device.identity, []).append(share)
+        for identity, shares in mine.items():
+            parts.setdefault(identity, []).append(shares)
+    for device, room in rooms:
+        left = room._replace(free=0) if device.identity in whole else room
+        for shares in parts.get(device.identity, ()):
+            left = left.less(used(shares, room.size))
+        yield device, left
 
 
 # Homes: the node that each holder lives on, as far as pods, claims and binds under way tell.
@@ -296,7 +301,7 @@ class Fleet:
         """What is left for shares of the devices of the group with the UID `within`, or of nobody's."""
         left = allocation.rooms(self.states(name), within) if within else self._rooms.get(name, ())
         assumed = self._assumed_on(name)
-        return tuple((device, left_of(room, device, assumed, within)) for device, room in left) if assumed else left
+        return tuple(left_of(left, assumed, within)) if assumed else left
 
     def available(self, name: str, within: str = "") -> allocation.Available:
         """What of the node neither a claim nor an assumption holds."""
