@@ -31,10 +31,11 @@ from deviceshare.domain.objects.quantities import spelled
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.device_states import device_states, held_by, unhealthy_among
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.handover import handover_fault
 from deviceshare.domain.placement.inventory import Offer, take
 from deviceshare.domain.placement.join_obstacles import claimed_twice, ledger_fault, node_fault, recreating
 from deviceshare.domain.placement.node_choice import barred, is_lost, left_behind, moves, outsiders
-from deviceshare.domain.placement.replacement import handover_fault, is_current
+from deviceshare.domain.placement.replacement import is_current
 from deviceshare.domain.wording import listed
 
 IS_BOUND, IS_HEALTHY, IS_READY = "Bound", "Healthy", "Ready"

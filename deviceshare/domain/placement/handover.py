@@ -9,10 +9,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.devices import Device, Devices, visible
+from deviceshare.domain.objects.devices import Device, Devices, selected, visible
 from deviceshare.domain.objects.hardware import Hardware, Part, Publication, Withheld
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import (
     ALIYUN_GPU_MEM,
     DEVICE_GIB,
@@ -111,6 +112,30 @@ def unspeakable(devices: Iterable[Device], handover: Mapping[str, str]) -> Devic
         and is_kind(words := _words(device, handover))
         and not any(words in vendor.numbered_kinds for vendor in vendors.VENDORS)
     )
+
+
+def annotations_of(devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, str]:
+    """The annotations of a pod with these devices: what each vendor's runtime reads, and the numbers for people.
+
+    `handover` is that of the node's ledger (`devices.visible`).
+    """
+    chosen = tuple(devices)
+    return {**visible(chosen, handover), contract.SELECTED_DEVICES: msgspec.json.encode(selected(chosen)).decode()}
+
+
+def handover_fault(ledger: NodeDevices, claim: Claim) -> Reason | None:
+    """Why the claim's devices can't be handed over to any further pod."""
+    if silent := mute(claim.devices, ledger.status.handover):
+        here = ledger.present(silent[0])
+        why = next((w for w in ledger.status.withheld if here in map(ledger.present, w.devices)), None)
+        text = why.reason if why else f"{silent[0]} can't be handed over to containers"
+        return Reason(ReasonKind.NOT_HANDED_OVER, text, why.cure if why else "")
+    if numbered := unspeakable(claim.devices, ledger.status.handover):
+        text = f"{numbered[0]} was claimed before its UUID was known, and the node's runtime takes UUIDs only"
+        cure = f"delete the group's pods and the group (kubectl delete sdg {claim.holder_name}), and recreate both"
+        cure = "delete and recreate the pod" if claim.pod else cure
+        return Reason(ReasonKind.NOT_HANDED_OVER, text, cure)
+    return None
 
 
 def is_kind(words: str) -> bool:

@@ -16,8 +16,8 @@ from deviceshare.domain.objects.printable import printable
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import POD, Holder, Request
 from deviceshare.domain.placement.device_states import SHOWN_HOLDERS, DeviceState, held_by, twice_among, unhealthy_among
+from deviceshare.domain.placement.handover import handover_fault
 from deviceshare.domain.placement.ledger_budget import oversize
-from deviceshare.domain.placement.replacement import handover_fault
 from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
 

@@ -8,23 +8,23 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.devices import Device, Devices, identities, selected, visible
+from deviceshare.domain.objects.devices import Device, Devices, identities, selected
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json, claim_bytes, claims_patch
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import Share, current, need_of, share_of, stored_once
 from deviceshare.domain.placement import allocation, ledger_budget
 from deviceshare.domain.placement.allocation import Effort, meet
 from deviceshare.domain.placement.device_states import DeviceState, device_states, doubted, free_devices
 from deviceshare.domain.placement.handover import (
+    annotations_of,
     as_claimed,
     container_annotations,
+    handover_fault,
     is_kind,
     mute,
     share_annotations,
     too_long_for_cdi,
-    unspeakable,
 )
 from deviceshare.domain.placement.rooms import Room, capacity, units, used
 from deviceshare.domain.wording import listed
@@ -97,30 +97,6 @@ def rebind_patch(ledger: NodeDevices, uid: str, token: str, verdict: Replacement
         former = [*claim.former, *as_claimed(gone, ledger.status.handover)]
         claim = replace(claim, whole=list(verdict.devices), former=former)
     return claims_patch(ledger, {**verdict.claims, uid: replace(claim, rebound=token)})
-
-
-def annotations_of(devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, str]:
-    """The annotations of a pod with these devices: what each vendor's runtime reads, and the numbers for people.
-
-    `handover` is that of the node's ledger (`devices.visible`).
-    """
-    chosen = tuple(devices)
-    return {**visible(chosen, handover), contract.SELECTED_DEVICES: msgspec.json.encode(selected(chosen)).decode()}
-
-
-def handover_fault(ledger: NodeDevices, claim: Claim) -> Reason | None:
-    """Why the claim's devices can't be handed over to any further pod."""
-    if silent := mute(claim.devices, ledger.status.handover):
-        here = ledger.present(silent[0])
-        why = next((w for w in ledger.status.withheld if here in map(ledger.present, w.devices)), None)
-        text = why.reason if why else f"{silent[0]} can't be handed over to containers"
-        return Reason(ReasonKind.NOT_HANDED_OVER, text, why.cure if why else "")
-    if numbered := unspeakable(claim.devices, ledger.status.handover):
-        text = f"{numbered[0]} was claimed before its UUID was known, and the node's runtime takes UUIDs only"
-        cure = f"delete the group's pods and the group (kubectl delete sdg {claim.holder_name}), and recreate both"
-        cure = "delete and recreate the pod" if claim.pod else cure
-        return Reason(ReasonKind.NOT_HANDED_OVER, text, cure)
-    return None
 
 
 def by_cdi(ledger: NodeDevices, devices: Iterable[Device]) -> bool:

@@ -28,9 +28,8 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Holder, Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Assumption, Fleet
-from deviceshare.domain.placement.handover import share_annotations
+from deviceshare.domain.placement.handover import annotations_of, share_annotations
 from deviceshare.domain.placement.join_obstacles import elsewhere, left_out, missing, pod_obstacle, request_of
-from deviceshare.domain.placement.replacement import annotations_of
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Cluster, Conflict, Mirror, ObjectChange

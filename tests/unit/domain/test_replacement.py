@@ -17,6 +17,7 @@ from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import replacement
+from deviceshare.domain.placement.handover import annotations_of
 from tests.unit.domain.objects import AMD, GPU, gpus
 
 NOT_DECIDED: Mapping[str, str] = {}
@@ -47,7 +48,7 @@ def reporting(ledger: NodeDevices, **more: Any) -> NodeDevices:
 
 
 def a_pod(devices: Devices, former: Devices = (), handover: Mapping[str, str] = NOT_DECIDED) -> Pod:
-    annotations = replacement.annotations_of(devices, handover)
+    annotations = annotations_of(devices, handover)
     if former:
         annotations[contract.FORMER_DEVICES] = msgspec.json.encode(former).decode()
     return Pod(ObjectMeta(annotations=annotations), PodSpec(node_name="n1"))
