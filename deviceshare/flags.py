@@ -55,7 +55,7 @@ class AddressType(click.ParamType[Address]):
 
 
 class OptionalAddressType(AddressType):
-    """Likewise, or `off`: nowhere."""
+    """HOST:PORT, or `off`: nowhere."""
 
     name = "HOST:PORT|off"
 

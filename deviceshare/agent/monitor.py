@@ -68,7 +68,7 @@ class DeviceHealth:
 
     @property
     def devices(self) -> list[Part]:
-        """Those that are known."""
+        """The devices that are known."""
         return self.known.devices if self.known else []
 
     def misses_device(self) -> bool:

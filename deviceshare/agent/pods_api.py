@@ -306,7 +306,7 @@ class Streams:
         self._open = Counter[str]()
         """By the UID of the pod, without those that have a place in any case."""
         self._namespaces = Counter[str]()
-        """The same by namespace."""
+        """Of these, how many each namespace has open."""
 
     @contextmanager
     def opened(self, request: web.Request, caller: Caller, *, holds: bool = False) -> Iterator[None]:

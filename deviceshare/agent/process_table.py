@@ -152,7 +152,7 @@ class ProcessTable:
         return {key: TurnProcess(pids[0], key[2], key[0]) for key, pids in found.items() if len(pids) == 1}
 
     async def ended(self, processes: Collection[TurnProcess]) -> set[TurnProcess]:
-        """Those of whose turns no process runs any more."""
+        """The processes that run no more."""
         return await asyncio.to_thread(self._ended, processes)
 
     def _ended(self, processes: Collection[TurnProcess]) -> set[TurnProcess]:

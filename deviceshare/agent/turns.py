@@ -284,7 +284,7 @@ class Turns:
         return [usage_of(queue, now) for queue in self.queues() or ()]
 
     def queues(self) -> list[ProgramQueue] | None:
-        """Those that aren't empty, to be read at once; None while it isn't known who has a turn, and after `stop`."""
+        """The queues in use, to be read at once; None while it isn't known who has a turn, and after `stop`."""
         if not self._open.is_set():
             return None
         return [queue for _, queue in sorted(self._queues.items()) if not queue.empty]

@@ -119,7 +119,7 @@ class Violations:
         self._told: dict[ShareKey, float] = {}
         """When an Event was recorded about it."""
         self._announced: set[ShareKey] = set()
-        """Those of whose eviction an Event was recorded."""
+        """Shares whose pod's eviction an Event was recorded of."""
 
     def take(self, ledger: NodeDevices, processes: Collection[NodeProcess], read_at: float) -> list[ShareUse]:
         """The use of every share on the node."""

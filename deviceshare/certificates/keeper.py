@@ -167,7 +167,7 @@ class RenewalPace(Struct, frozen=True):
     look: float = 5.0
     """Between two rounds of three small reads."""
     first: float = 0.5
-    """The same while this replica has no certificate yet."""
+    """Between two rounds while this replica has no certificate yet."""
     settle: float = 60.0
     """A bundle unchanged for this long has reached every API server: they watch, and resume a lost watch."""
     standby: float = 30.0

@@ -125,7 +125,7 @@ def contexts_of(files: str | None) -> list[str]:
 
 
 def _documents(files: str) -> list[dict[str, Any]]:
-    """Those of the files that can be read."""
+    """What stands in the files that can be read."""
     import yaml  # noqa: PLC0415 - help doesn't need it
 
     documents = []

@@ -51,7 +51,7 @@ class Case(NamedTuple):
 
     @property
     def pods(self) -> list[Pod]:
-        """Those that name the group."""
+        """The pods that name the group."""
         return [pod for pod in self.seen.pods.values() if self.group and pod.group == self.group.name]
 
 

@@ -67,7 +67,7 @@ class Manifests(Struct):
     nodes: list[Node] = field(default_factory=list)
     ledgers: list[NodeDevices] = field(default_factory=list)
     daemons: set[str] = field(default_factory=set)
-    """Those of the pods, as `namespace/name`, that stand for one on each node that they match."""
+    """The pods, as `namespace/name`, that stand for one on each node that they match."""
     notes: list[str] = field(default_factory=list)
     """How objects were understood that don't say themselves which pods they make."""
 

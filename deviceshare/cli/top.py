@@ -43,7 +43,7 @@ class DeviceNow(DeviceUsage, frozen=True, rename="camel", omit_defaults=True):
     """A device, what it does, and who holds it."""
 
     groups: list[str] = field(default_factory=list)
-    """Those that hold it or, after a rebind, whose pods may still use it."""
+    """The groups that hold it or, after a rebind, whose pods may still use it."""
     parts: list[PodPart] = field(default_factory=list)
     """The pods that have parts of it."""
     unhealthy: str = ""

@@ -53,7 +53,7 @@ class DraDriver(Struct, frozen=True, kw_only=True):
     whole: str = ""
     """How devices are called in a pool that are one whole device each: a pattern whose first group is the number."""
     part: str = ""
-    """Likewise the parts of a device; the group is the number of the device that they are of."""
+    """Matches the resources of parts of a device; the group is the number of the device that they are of."""
 
 
 class Vendor(Struct, frozen=True, eq=False, kw_only=True, dict=True):
@@ -72,7 +72,7 @@ class Vendor(Struct, frozen=True, eq=False, kw_only=True, dict=True):
     kinds: tuple[str, ...] = ()
     """The CDI kinds whose device names the runtime takes, the preferred one first."""
     numbered_kinds: tuple[str, ...] = ()
-    """Those that name devices by number, too."""
+    """The vendors that name devices by number, too."""
     cdi_tool: str = ""
     """The command that writes CDI specifications on a node."""
     cdi_annotation: str = ""

@@ -124,7 +124,7 @@ WEBHOOK_CONFIGURATIONS: Final = tuple(
 
 DRA_GROUP: Final = "resource.k8s.io"
 DRA_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
-"""Those that serve both kinds, the newest first: from Kubernetes 1.34, 1.33 and 1.32; the betas are off unless set."""
+"""Versions with both kinds, the newest first: from Kubernetes 1.34, 1.33 and 1.32; the betas are off unless set."""
 
 
 def resource_slices(version: str) -> Kind[ResourceSlice]:

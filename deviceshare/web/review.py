@@ -24,7 +24,7 @@ MAX_MEMBERS = 50_000
 """Members of all objects and lists of a review. Each takes far more memory decoded than the two or three bytes that it
 may take to send. A pod has some hundreds, a large one some thousands."""
 MAX_LEDGER_MEMBERS = 250_000
-"""Likewise of a NodeDevices. A review has two of them, each of some 60,000 with as many claims as its budget allows."""
+"""Of a review of NodeDevices, which has two of them, each of some 60,000 with as many claims as its budget allows."""
 _STRUCTURE = b",[{"
 _NAMESPACE = re.compile(rb'"namespace":\s*"([a-z0-9-]{1,63})"')
 _HEAD_BYTES = 4096

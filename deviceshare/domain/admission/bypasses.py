@@ -55,7 +55,7 @@ def bypasses(pod: Draft, skip: Collection[str] = ()) -> list[str]:
 
 @lru_cache(maxsize=2)
 def _ways(_table: tuple[Vendor, ...]) -> tuple[Way, ...]:
-    """Those that `ways` finds for a table of vendors."""
+    """The ways that `ways` finds for a table of vendors."""
     return tuple(ways())
 
 

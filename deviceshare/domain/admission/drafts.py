@@ -36,7 +36,7 @@ STRATEGIES: Final = ("binpack", "spread")
 Json = dict[str, Any]
 Names = Mapping[str, str] | None
 Systems = tuple[str, ...] | frozenset[str]
-"""Those of the other systems whose resources are served (shares.SYSTEMS)."""
+"""The other systems whose resources are served (shares.SYSTEMS)."""
 
 
 class DraftMeta(Struct, frozen=True, rename="camel"):

@@ -120,7 +120,7 @@ def _scheduling(spec: DraftSpec, share: ShareRequest, settings: InjectionSetting
 
 
 def _tolerations(spec: DraftSpec, share: ShareRequest, settings: InjectionSettings) -> list[Json]:
-    """Those that Kubernetes adds to pods that request the devices by their resource, which ours don't.
+    """The tolerations that Kubernetes adds to pods that request the devices by their resource, which ours don't.
 
     Which of them its group has isn't known for sure, so a pod of a group tolerates the taints of each vendor's.
     https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration

@@ -128,7 +128,7 @@ def _injection_fault(pod: Pod, group: Group | None, share: ShareRequest) -> str:
 
 
 def _vendors(name: str, group: Group | None, share: Sequence[str]) -> Sequence[Vendor]:
-    """Those whose variables a pod needs: all where it isn't known what the group of this name requests."""
+    """The vendors whose variables a pod needs: all where it isn't known what the group of this name requests."""
     if not name:
         return vendors.vendors_of(share)
     known = group is not None and not group.metadata.unreadable

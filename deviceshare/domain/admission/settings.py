@@ -43,7 +43,7 @@ class InjectionSettings(NamedTuple):
     runtime_class: str = ""
     """The one that pods get, or ""."""
     dialects: frozenset[str] = frozenset(SYSTEMS)
-    """Those of the other systems whose resources are served (shares.SYSTEMS)."""
+    """The other systems whose resources are served (shares.SYSTEMS)."""
     framework_limits: bool = True
     """Whether containers with a share get the variables by which frameworks keep to it."""
     replaced_schedulers: frozenset[str] = OTHER_SCHEDULERS

@@ -95,9 +95,9 @@ class GroupCount(NamedTuple):
     devices: dict[str, int]
     """By resource."""
     pods: dict[str, int]
-    """Those that have its devices, by namespace."""
+    """The pods that have its devices, by namespace."""
     waiting: dict[str, int]
-    """Those that wait to join, by namespace; without gated ones, and those whose namespace the group doesn't allow."""
+    """The pods that wait to join, by namespace; no gated ones, and none whose namespace the group doesn't allow."""
     waiting_since: str
     """When the oldest of them was created, RFC 3339; "" where none waits."""
     idle_since: str

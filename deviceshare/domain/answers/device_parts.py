@@ -31,7 +31,7 @@ class PodPart(Struct, frozen=True, rename="camel", omit_defaults=True):
     asked: str = ""
     """In the words in which it was asked for: `8 GiB`, `30%`."""
     containers: dict[str, str] = field(default_factory=dict)
-    """The same by container. Init containers count as Kubernetes counts them, so the sum may be more."""
+    """What each container asked for. Init containers count as Kubernetes counts them, so the sum may be more."""
     within: str = ""
     """The group whose device it is, or ""."""
     former: bool = False

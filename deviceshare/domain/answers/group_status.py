@@ -415,7 +415,7 @@ def _moment(written: str) -> datetime | None:
 
 
 def stated(group: Group) -> dict[str, Reason]:
-    """Those that are of the group's present spec, by type."""
+    """The conditions that are of the group's present spec, by type."""
     kinds, generation = {kind.value: kind for kind in ReasonKind}, group.metadata.generation
     return {
         each.type: Reason(kinds.get(each.reason, ReasonKind.WAITING), each.message)  # it may be a later release's

@@ -67,7 +67,7 @@ class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
     allocated_mib: int = 0
     """How much of its memory is allocated: all of it where a group or a device plugin's pod has it; else its parts."""
     allocated_percent: float = 0
-    """The same of the device, known also where its memory isn't."""
+    """How much of the device is allocated, known also where its memory isn't."""
     parts: list[PodPart] = field(default_factory=list)
     """The pods that have parts of it, by name; of a group's device those of the group that asked for a part."""
     serves: str = ""
@@ -79,17 +79,17 @@ class Count(Struct, frozen=True, rename="camel"):
 
     resource: str
     total: int = 0
-    """Those that are there, healthy or not."""
+    """How many are there, healthy or not."""
     allocated: int = 0
-    """Those that a group, pods with shares, a device plugin's pod or a ResourceClaim have, lost ones left out."""
+    """How many a group, pods with shares, a device plugin's pod or a ResourceClaim have, lost ones left out."""
     free: int = 0
-    """Those that a group could get now."""
+    """How many a group could get now."""
     unhealthy: int = 0
-    """Those that are unhealthy or lost."""
+    """How many are unhealthy or lost."""
     shared: int = 0
-    """Those of the allocated ones of which pods have parts, so that more may be left of them."""
+    """Of how many pods have parts, so that more may be left of them."""
     for_shares: int = 0
-    """Those that nobody has and that shares could get now, but no group, by the word of the node's owner."""
+    """How many nobody has and shares could get now, but no group, by the word of the node's owner."""
     memory_mib: int = 0
     """Of all devices of which it is known."""
     allocated_mib: int = 0
@@ -129,7 +129,7 @@ class GroupView(Struct, frozen=True, rename="camel", omit_defaults=True):
     devices: dict[str, str] = field(default_factory=dict)
     """As `status.selectedDevices`, in the node's present numbering."""
     pods: list[str] = field(default_factory=list)
-    """Those that have the devices, as `namespace/name`."""
+    """The pods that have the devices, as `namespace/name`."""
     waiting: int = 0
     """How many more pods wait to join."""
     gated: int = 0

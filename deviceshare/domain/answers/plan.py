@@ -45,7 +45,7 @@ class Placement(Struct, frozen=True, rename="camel", omit_defaults=True):
     already: bool = False
     """Whether it lived there before."""
     pods: list[str] = field(default_factory=list)
-    """Those of the plan that join it, as `namespace/name`."""
+    """The pods of the plan that join it, as `namespace/name`."""
 
 
 class PlacedPod(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -71,7 +71,7 @@ class Plan(Struct, frozen=True, rename="camel"):
     waiting: list[WaitingPod]
     after: Picture
     pods: list[PlacedPod] = field(default_factory=list)
-    """Those with shares, in the order of the manifests; others are in their group's `pods`."""
+    """The pods with shares, in the order of the manifests; others are in their group's `pods`."""
     notes: list[str] = field(default_factory=list)
     """How manifests were understood."""
     unseen: list[Unseen] = field(default_factory=list)

@@ -47,7 +47,7 @@ class NodeVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
     fits: bool
     reason: str = ""
     why: Reason | None = None
-    """The same for programs."""
+    """The reason for programs."""
     score: int | None = None
     """Among the nodes that fit, 0 to 10; kube-scheduler adds its own."""
     would_get: dict[str, str] = field(default_factory=dict)

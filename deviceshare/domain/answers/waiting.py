@@ -47,7 +47,7 @@ class WaitingPod(Struct, frozen=True, rename="camel", omit_defaults=True):
     """When it was created, RFC 3339."""
     reason: str
     why: Reason
-    """The same for programs."""
+    """The reason for programs."""
     share: str = ""
     """The parts that it asks for, in words: `8 GiB of a GPU`."""
 

@@ -238,7 +238,7 @@ class Trespasses:
         return (process.device, process.identity) in self._stayed
 
     def take(self, ledger: NodeDevices, processes: Iterable[NodeProcess]) -> list[FoundTrespass]:
-        """Those that stayed."""
+        """Takes in a reading; returns the trespasses that stayed."""
         self._readings += 1
         found: dict[_Key, NodeProcess] = {}
         for each in sorted(trespassers(ledger, processes), key=lambda each: (each.use.started, each.use.pid)):

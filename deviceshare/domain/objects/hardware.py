@@ -83,9 +83,8 @@ PROXIMITY: Final = (NVLINK, SWITCH, NUMA)
 are not reported."""
 
 MAX_TRESPASSES: Final = 32
-"""Reported at most, to bound the object's size."""
+"""Reported at most, to bound the object's size; so are overuses."""
 MAX_OVERUSES: Final = 32
-"""Likewise."""
 
 
 class Part(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -196,7 +195,7 @@ class Hardware(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True
         return next((p for p in self.devices if (p.resource, p.index) == (resource, index) and not p.lost), None)
 
     def identity(self, device: Device) -> Identity:
-        """The same for a device that is named by its number and by its UUID."""
+        """What is equal for a device that is named by its number and by its UUID."""
         part = None if device.uuid else self.part(device.resource, device.index)
         return (part.device if part else device).identity
 
@@ -267,7 +266,7 @@ class Publication(Struct, frozen=True, gc=False, rename="camel"):
 
     @property
     def resources(self) -> set[str]:
-        """Those of its devices."""
+        """The resources of its devices."""
         return {part.resource for part in self.devices}
 
     def behind(self, reported: Hardware) -> Hardware:

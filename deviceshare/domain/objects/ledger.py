@@ -120,7 +120,7 @@ class LedgerStatus(Struct, frozen=True, gc=False, rename="camel"):
     memory_mib: dict[str, int] = field(default_factory=dict)
     """By resource, the memory of each of its devices, where labels say so; an agent's report takes precedence."""
     for_shares: list[Device] = field(default_factory=list)
-    """Those that serve shares only, by the node's annotation; likewise `for_groups`. Others serve either."""
+    """The devices that serve shares only, by the node's annotation; likewise `for_groups`. Others serve either."""
     for_groups: list[Device] = field(default_factory=list)
     published: Publication = NOTHING_PUBLISHED
     """By DRA drivers, and held by ResourceClaims."""

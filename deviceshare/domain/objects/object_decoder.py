@@ -114,7 +114,7 @@ _ESCAPE: Final = re.compile(
 
 
 def plain_json(data: bytes) -> bytes:
-    """The same without halves of surrogate pairs, and with null in place of what is nested deeper than DEEPEST.
+    """The JSON without halves of surrogate pairs, and with null in place of what is nested deeper than DEEPEST.
 
     Takes some tenths of a second for a MB, so it is for what couldn't be read. What isn't JSON stays so.
     """

@@ -15,7 +15,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Likewise, for texts of several lines: a line feed stays one."""
+    """The text of several lines, with everything escaped that isn't printable, but for line feeds."""
     return "\n".join(map(printable, text.split("\n")))
 
 

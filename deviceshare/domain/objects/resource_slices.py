@@ -106,7 +106,7 @@ _NO_ATTRIBUTE: Final = DraAttribute()
 
 
 class DraAttributes(Struct, frozen=True, gc=False, rename="camel"):
-    """Those that are read, of up to 32 for each device: a name without a domain is of the driver's."""
+    """The attributes that are read, of up to 32 for each device: a name without a domain is of the driver's."""
 
     type: DraAttribute = _NO_ATTRIBUTE
     uuid: DraAttribute = _NO_ATTRIBUTE
@@ -121,7 +121,7 @@ class DraCapacity(Struct, frozen=True, gc=False):
 
 
 class DraCapacities(Struct, frozen=True, gc=False):
-    """Those that are read."""
+    """The capacities that are read."""
 
     memory: DraCapacity = DraCapacity()
 

@@ -27,13 +27,13 @@ from deviceshare.domain.wording import listed
 MEMORY_LIMIT: Final = "memory-limit-mib"
 """MiB of device memory that the container may use, over all its devices."""
 PERCENT: Final = "percent"
-"""The same in hundredths of a device: 150 is one and a half."""
+"""A container's share in hundredths of a device: 150 is one and a half."""
 MEMORY_FRACTION: Final = "memory-fraction"
-"""The same as a fraction of each of its devices; of several the least."""
+"""A container's share as a fraction of each of its devices; of several the least."""
 HEAP_FRACTION: Final = "heap-fraction"
 """That fraction without a reserve for what a framework's memory pool doesn't count, such as the CUDA context."""
 PYTORCH: Final = "pytorch-alloc-conf"
-"""The same as PyTorch's allocator takes it."""
+"""A container's share as PyTorch's allocator takes it."""
 DEVICE_INDEX: Final = "device-index"
 """The numbers of its devices."""
 DEVICE_GIB: Final = "device-gib"
@@ -280,7 +280,7 @@ def need_of(share: Share) -> Need:
 
 
 def current(shares: Iterable[Share]) -> tuple[Share, ...]:
-    """Those that no rebind replaced."""
+    """The shares that no rebind replaced."""
     return tuple(share for share in shares if not share.former)
 
 

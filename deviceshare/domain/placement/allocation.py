@@ -154,7 +154,7 @@ def place(
 def meet(
     needs: Iterable[Need], strategy: str, rooms: Sequence[Room], effort: Effort | None = None
 ) -> list[Placed] | None:
-    """The same for rooms that are all of one resource, whichever that is."""
+    """Where the needs go in these rooms, which are all of one resource; None where they don't fit."""
     return _Search(rooms, strategy, effort or Effort()).place(needs)
 
 

@@ -270,7 +270,7 @@ def _decide(ledger: NodeDevices) -> tuple[DeviceState, ...]:
 
 
 def free_devices(states: Iterable[DeviceState]) -> Devices:
-    """Those that a group may get now, in the same order."""
+    """The devices that a group may get now, in the order of the states."""
     return tuple(state.device for state in states if state.free)
 
 
@@ -280,7 +280,7 @@ def doubted(states: Iterable[DeviceState]) -> dict[str, Withheld]:
 
 
 def twice_among(states: Iterable[DeviceState], uid: str) -> list[DeviceState]:
-    """Those about which the claim of this UID and others contradict each other."""
+    """The devices about which the claim of this UID and others contradict each other."""
     return [state for state in states if any(holder.uid == uid for holder in state.claimed_twice)]
 
 
@@ -290,12 +290,12 @@ def unhealthy_among(states: Iterable[DeviceState]) -> str:
 
 
 def held_by(states: Iterable[DeviceState], uid: str) -> list[DeviceState]:
-    """Those that the claim of this UID holds; former ones are not among them."""
+    """The devices that the claim of this UID holds; former ones are not among them."""
     return [state for state in states if uid in state.holders]
 
 
 def by_resource(states: Iterable[DeviceState]) -> dict[str, list[DeviceState]]:
-    """The same, by the resource that they are of."""
+    """The states by the resource of their devices."""
     mine: dict[str, list[DeviceState]] = {}
     for state in states:
         mine.setdefault(state.device.resource, []).append(state)

@@ -89,7 +89,7 @@ def apply(
 
 
 def mute(devices: Iterable[Device], handover: Mapping[str, str]) -> Devices:
-    """Those that can't be handed over at all."""
+    """The devices that can't be handed over at all."""
     return tuple(device for device in devices if _words(device, handover) == NONE)
 
 
@@ -104,7 +104,7 @@ def as_claimed(devices: Iterable[Device], handover: Mapping[str, str]) -> Device
 
 
 def unspeakable(devices: Iterable[Device], handover: Mapping[str, str]) -> Devices:
-    """Those claimed by number where the node's runtime takes nothing but UUIDs."""
+    """The devices claimed by number where the node's runtime takes nothing but UUIDs."""
     return tuple(
         device
         for device in devices

@@ -98,7 +98,7 @@ def _joined(holdings: list[Holding], present: Callable[[Device], Device]) -> Hol
 
 
 def _joined_shares(holdings: list[Holding], present: Callable[[Device], Device]) -> Holding:
-    """Likewise, with the shares of one, and all others as former ones."""
+    """One holding with the shares of one of these, and all others as former ones."""
 
     def part(share: Share) -> tuple[str, Device]:
         return share.container, present(share.device)

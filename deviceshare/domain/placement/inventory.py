@@ -31,7 +31,7 @@ _NAME: Final = f"{_COMPARE}, or name the node's devices (kubectl annotate node N
 def kept_by_dra(
     devices: Iterable[Device], hardware: Hardware, published: Publication, listed: Collection[str]
 ) -> tuple[Devices, tuple[Withheld, ...]]:
-    """Those of the devices that may be allocated, and what may not; `listed` are the resources of the annotation."""
+    """The devices that may be allocated, and what may not; `listed` are the resources of the annotation."""
     devices = tuple(devices)
     barred: list[Withheld] = []
     for each in (*published.withheld, *_contradictions(hardware, published, listed)):
@@ -193,7 +193,7 @@ class Offer(NamedTuple):
     faults: tuple[AnnotationFault, ...] = ()
     """What is wrong with the node's annotations."""
     for_shares: Devices = ()
-    """Those that serve shares only; likewise `for_groups`. Others serve either."""
+    """The devices that serve shares only; likewise `for_groups`. Others serve either."""
     for_groups: Devices = ()
 
     @property

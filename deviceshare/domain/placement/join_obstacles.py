@@ -43,7 +43,7 @@ class UnreadableObject(Struct, frozen=True, rename="camel"):
 
 
 def unreadable(kind: str, objects: Iterable[ObjectMeta]) -> list[UnreadableObject]:
-    """Those of one kind that can't be read, by their metadata, sorted by name."""
+    """The objects of one kind that can't be read, by their metadata, sorted by name."""
     found = [UnreadableObject(kind, meta.key, meta.fault) for meta in objects if meta.unreadable]
     return sorted(found, key=lambda each: each.name)
 
@@ -90,7 +90,7 @@ class BlindSpots:
         ]
 
     def on(self, node: str) -> list[UnreadableObject]:
-        """Those that may be on the node, sorted by name."""
+        """The pods that may be on the node, sorted by name."""
         if not self._pods:
             return []
         found = {**self._pods.get("", {}), **self._pods.get(node, {})}
@@ -154,7 +154,7 @@ class Namespaces:
         return Reason(ReasonKind.NAMESPACE_NOT_ALLOWED, text, "ask whoever may change its spec.allowedNamespaces")
 
     def refusal(self, group: Group, namespace: str) -> Reason | None:
-        """Likewise, but None where it isn't known: filter and bind decide that."""
+        """Why it takes no pods of the namespace; None also where it isn't known: filter and bind decide that."""
         reason = self.obstacle(group, namespace)
         return reason if reason and reason.kind is ReasonKind.NAMESPACE_NOT_ALLOWED else None
 

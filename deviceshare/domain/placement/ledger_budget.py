@@ -38,7 +38,7 @@ class Crowding(NamedTuple):
 
     used: int
     namespaces: tuple[tuple[str, int], ...]
-    """Likewise by the pods' namespace, sorted."""
+    """Bytes by the pods' namespace, sorted."""
 
     def obstacle(self, namespace: str, size: int) -> Reason | None:
         """Why a claim of so many bytes can't be added; `namespace` is "" for a group's."""

@@ -40,12 +40,12 @@ class Barred(NamedTuple):
 
 
 def barred(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
-    """Those of the pods, which name the group, that wait in vain; in the order of their names."""
+    """The pods that name the group and wait in vain, in the order of their names."""
     return ruled_out(fleet, group.request, pods)
 
 
 def ruled_out(fleet: Fleet, request: Request, pods: Iterable[Pod]) -> list[Barred]:
-    """Those of the pods, which wait for what is requested, that wait in vain; likewise."""
+    """The pods that wait in vain for what is requested, in the order of their names."""
     picky = [pod for pod in pods if pod.pending and (pod.spec.node_selector or pod.spec.affinity)]
     places, rules_out, found = cache(partial(_places, fleet, request)), _Comparison(), []
     for pod in sorted(picky, key=lambda pod: pod.metadata.key):
@@ -58,7 +58,7 @@ def ruled_out(fleet: Fleet, request: Request, pods: Iterable[Pod]) -> list[Barre
 
 
 def outsiders(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
-    """Those of the pods, which name the group, that wait because it takes none of their namespace; likewise."""
+    """The pods that name the group and wait because it takes none of their namespace, in the order of their names."""
     found = ((pod, fleet.namespaces.obstacle(group, pod.metadata.namespace)) for pod in pods if pod.pending)
     return [Barred(pod, reason) for pod, reason in sorted(found, key=lambda each: each[0].metadata.key) if reason]
 

@@ -139,7 +139,7 @@ def annotation_changes(pod: Pod, ledger: NodeDevices, claim: Claim) -> dict[str,
 
 
 def still_held(claim: Claim, pods: Iterable[Pod]) -> Devices:
-    """Those of the claim's former devices that one of the pods received.
+    """The claim's former devices that one of the pods received.
 
     A pod that is told a device's UUID by now doesn't hold the number that it was told before (steady_numbers.by_uuid).
     """

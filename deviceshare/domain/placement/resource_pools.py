@@ -213,7 +213,7 @@ class DraView:
         self._claims: dict[PoolKey | str, dict[str, ResourceClaim]] = {}
         """By pool of what they hold, and by the nodes that the allocation may mean otherwise."""
         self._hidden: dict[str, ResourceClaim] = {}
-        """Those of which it can't be read what they hold."""
+        """The claims of which it can't be read what they hold."""
 
     def change_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> set[str]:
         """Takes in a slice's change; None is for one that isn't there. Returns the nodes that it concerns."""
@@ -233,7 +233,7 @@ class DraView:
         return nodes - {""}
 
     def change_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> set[str]:
-        """Likewise a claim's."""
+        """Takes in a claim's change; returns the nodes that it concerns."""
         nodes: set[str] = set()
         for each in filter(None, (old, new)):
             for place in _places(each):

@@ -320,7 +320,7 @@ class Shapes:
         return self._whole.of.get(name)
 
     def outline(self, name: str) -> Shape | None:
-        """Likewise, without what is left for shares; equal ones are one object."""
+        """The node's shape without what is left for shares; equal ones are one object."""
         return self._outlines.of.get(name)
 
     def put(self, name: str, shape: Shape | None) -> None:

@@ -36,8 +36,8 @@ LEASE_UNSEEN: Final = 30.0
 """Seconds without a heartbeat for which a holder goes on whose processes its agent can't see: an agent that crashed is
 back in a few, unless it crashes again and again."""
 LEASE_SEEN: Final = 3600.0
-"""The same of a holder whose processes its agent sees, and has on record. It counts only if the agent that comes back
-can't read the record or doesn't see the processes."""
+"""Seconds without a heartbeat for which a holder goes on whose processes its agent sees and has on record. It counts
+only if the agent that comes back can't read the record or doesn't see the processes."""
 KILL: Final = 3
 """Seconds between SIGTERM and SIGKILL."""
 MARGIN: Final = 10.0

@@ -45,7 +45,7 @@ class GatePlacement(NamedTuple):
 
     binds: PodBinder
     share_resources: Collection[str]
-    """Those by which pods may ask for shares."""
+    """The resources by which pods may ask for shares."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ ADVERTISED_SECONDS: Final = 20.0
 UNSCHEDULABLE_SECONDS: Final = 20.0
 """How long kube-scheduler must have found no place: it retries when something in the cluster changes."""
 NOMINATED_SECONDS: Final = 300.0
-"""Likewise, of a pod for which it evicts others, which may take their grace period."""
+"""How long it may evict others for a pod: they may take their grace period."""
 LOOK_SECONDS: Final = 30.0
 """Between two looks at a pod that is left as it is: when the others of its group end, nothing of it changes."""
 DELETIONS_A_SECOND: Final = 1.0

@@ -61,7 +61,7 @@ class _Round(Struct):
     """One round of touches of the pods with one queue key."""
 
     nodes: frozenset[str]
-    """Those that any of the pods fitted on when we last looked."""
+    """The nodes that any of the pods fitted on when we last looked."""
     chosen: frozenset[str]
     """The UIDs of the pods to be touched."""
     at: float
@@ -76,7 +76,7 @@ class _Round(Struct):
         return self.at + AGAIN_SECONDS[min(self.number, len(AGAIN_SECONDS) - 1)]
 
     def left(self, pods: list[Pod]) -> list[Pod]:
-        """Those of the pods that have yet to be touched, in their order."""
+        """The pods that have yet to be touched, in their order."""
         return [pod for pod in pods if pod.metadata.uid in self.chosen - self.touched]
 
 
@@ -159,7 +159,7 @@ class Waker:
         self._deciding.add(key, AGAIN_SECONDS[0] if left else known.again_at - now)
 
     def _waiting(self, key: str, group: Group | None) -> list[Pod]:
-        """Those of the key's pods that the scheduler refused, and that could go somewhere if there were room."""
+        """The pods of the key that the scheduler refused, and that could go somewhere if there were room."""
         if group is not None and (group.deleting or group.metadata.unreadable):
             return []
         pods, now, namespaces = list[Pod](), self._context.clock(), self._context.fleet.namespaces
