@@ -97,7 +97,7 @@ class GroupCount(NamedTuple):
     pods: dict[str, int]
     """The pods that have its devices, by namespace."""
     waiting: dict[str, int]
-    """The pods that wait to join, by namespace; no gated ones, and none whose namespace the group doesn't allow."""
+    """Waiting pods that may join, by namespace; no gated ones, and none whose namespace the group doesn't allow."""
     waiting_since: str
     """When the oldest of them was created, RFC 3339; "" where none waits."""
     idle_since: str

@@ -45,7 +45,7 @@ def barred(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
 
 
 def ruled_out(fleet: Fleet, request: Request, pods: Iterable[Pod]) -> list[Barred]:
-    """The pods that wait in vain for what is requested, in the order of their names."""
+    """The pods for which there is no room for what is requested, in the order of their names."""
     picky = [pod for pod in pods if pod.pending and (pod.spec.node_selector or pod.spec.affinity)]
     places, rules_out, found = cache(partial(_places, fleet, request)), _Comparison(), []
     for pod in sorted(picky, key=lambda pod: pod.metadata.key):
