@@ -11,11 +11,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.loops.ports import Conflict, Undecodable
-from deviceshare.loops.protocol.bind import Moved, Refused, after_conflict, joinable, read_ledger
+from deviceshare.loops.protocol.bind import Moved, Refused, after_conflict, joinable, lift, read_ledger
 from deviceshare.loops.protocol.claiming import WantedClaim, claim_all
 from tests.unit.domain.objects import GPU, a_group, a_ledger, gpus
 
@@ -82,6 +84,16 @@ async def test_a_refused_binding_is_retried_only_for_a_pod_that_still_waits(
     pod = msgspec.convert({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}}, Pod)
     with pytest.raises(refused, match=text):
         await after_conflict(answering(msgspec.convert(now, Pod)), pod, "n1")  # type: ignore[arg-type]
+
+
+async def test_a_gate_is_not_lifted_from_a_pod_whose_affinity_cannot_be_read() -> None:
+    """It would be written anew, without what it said."""
+    spec = {"schedulingGates": [{"name": contract.PLACEMENT_GATE}], "affinity": {"nodeAffinity": 1}}
+    raw = {"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec}
+    pod = decoder_of(Pod).salvage(msgspec.json.encode(raw))
+    assert pod.awaits_placement
+    with pytest.raises(Refused, match="affinity of pod ns/p can't be read"):
+        await lift(answering(a_ledger()), pod, TEAM.holder, "n1", {}, timeout=1)
 
 
 async def test_a_ledger_of_which_a_claim_cannot_be_read_is_listed_and_one_that_hides_more_is_an_error() -> None:
