@@ -52,7 +52,7 @@ def test_a_pod_may_come_before_its_group(pool: Pool) -> None:
     pool.running("early")
 
 
-def test_a_group_made_again_under_its_name_is_another_group(pool: Pool) -> None:
+def test_a_group_recreated_under_its_name_is_another_group(pool: Pool) -> None:
     """Its UID differs, so it gets devices of its own."""
     pool.node()
     group = pool.group()

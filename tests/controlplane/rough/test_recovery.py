@@ -88,7 +88,7 @@ def lose(pool: Pool, node: str) -> None:
     pool.sandbox.kubectl("patch", "ndev", node, "--type=merge", "-p", json.dumps({"metadata": {"finalizers": None}}))
 
 
-def test_a_lost_ledger_is_made_again_and_nothing_is_given_away(pool: Pool, settled: tuple[str, str]) -> None:
+def test_a_lost_ledger_is_recreated_and_nothing_is_given_away(pool: Pool, settled: tuple[str, str]) -> None:
     """A third group waits all the while: not for a moment may anything look free."""
     node, _ = settled
     third = pool.group("third", 1)
@@ -120,7 +120,7 @@ def test_a_deleted_ledger_serves_on(pool: Pool, settled: tuple[str, str]) -> Non
     assert (pool.get("ndev", node)["metadata"]["uid"], claims(pool, node)) == before
 
 
-def test_a_wiped_status_is_made_again_from_its_pods(pool: Pool, settled: tuple[str, str]) -> None:
+def test_a_wiped_status_is_recreated_from_its_pods(pool: Pool, settled: tuple[str, str]) -> None:
     """The same node, the same devices, the same pods."""
     _, first = settled
     before = placement(pool.status(first))

@@ -276,7 +276,7 @@ async def test_a_replica_whose_clock_is_wrong_says_so() -> None:
 
 
 @in_virtual_time
-async def test_a_deleted_secret_is_made_again_without_a_gap() -> None:
+async def test_a_deleted_secret_is_recreated_without_a_gap() -> None:
     """The lost authority stays believed until everybody shows a certificate of the new one."""
     cluster = registered()
     replica = KeepingReplica(cluster)

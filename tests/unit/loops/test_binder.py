@@ -191,7 +191,7 @@ async def test_a_pod_of_a_bound_group_is_refused_elsewhere() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_that_is_gone_or_was_made_again_is_refused() -> None:
+async def test_a_pod_that_is_gone_or_was_recreated_is_refused() -> None:
     """Neither is bound in the name of the one that filter saw."""
     async with scheduling() as scheduler:
         world = scheduler.world

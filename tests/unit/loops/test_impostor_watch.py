@@ -71,12 +71,12 @@ async def test_the_pod_that_has_the_name_by_then_is_spared() -> None:
     async with watching(world):
         take_devices_of(world, "a", "the-earlier-uid")
 
-        def made_again(verb: str, plural: str, name: str) -> None:
+        def recreated(verb: str, plural: str, name: str) -> None:
             world.cluster.fail = lambda *_: None
             world.cluster.remove(PODS, "a", "ns")
             world.pod("a", "team")
 
-        world.cluster.fail = made_again
+        world.cluster.fail = recreated
         await asyncio.sleep(10)
     assert world.read_pod("a").node == ""
 

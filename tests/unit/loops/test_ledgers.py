@@ -364,7 +364,7 @@ async def test_a_new_ledger_is_open_at_once_where_nobody_waits() -> None:
 
 
 @in_virtual_time
-async def test_a_node_made_again_under_its_name_keeps_its_ledger() -> None:
+async def test_a_node_recreated_under_its_name_keeps_its_ledger() -> None:
     """As when a VM is stopped and started."""
     async with led_world() as world:
         await a_bound_group(world)

@@ -83,7 +83,7 @@ async def test_a_number_from_before_the_agent_never_means_the_card_that_another_
 
 @in_virtual_time
 async def test_a_ledger_opened_by_count_gives_no_number_to_anybody_while_claims_name_uuids() -> None:
-    """The Node is made again, its ledger is lost and opened by the count in `allocatable` (issue 20, 1.2)."""
+    """The Node is recreated, its ledger is lost and opened by the count in `allocatable` (issue 20, 1.2)."""
     async with led_world(3) as world:
         await soon(lambda: world.open("n1"))
         report(world, "ABC")

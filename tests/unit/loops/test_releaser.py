@@ -315,7 +315,7 @@ async def test_a_pod_that_no_event_told_of_keeps_its_devices_until_it_ends_and_n
 
 
 @in_virtual_time
-async def test_a_claim_that_is_made_again_before_the_mirror_shows_it_gone_is_collected_again() -> None:
+async def test_a_claim_that_is_recreated_before_the_mirror_shows_it_gone_is_collected_again() -> None:
     """Of a pod whose binds die: the same part of the same device, so that the mirror shows no difference."""
     async with led_world() as world:
         await soon(lambda: world.open("n1"))

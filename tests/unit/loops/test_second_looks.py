@@ -11,7 +11,7 @@ import pytest
 from deviceshare.domain.objects.devices import devices_of
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, as_json, claims_patch, new_ledger
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.shares import GPU_PERCENT, POD, Holder
+from deviceshare.domain.objects.shares import GPU_PERCENT, POD, Holder, Share
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.protocol import claiming, repair
@@ -51,6 +51,19 @@ def test_a_release_leaves_a_group_alone_that_lives_elsewhere_by_now() -> None:
     found = cluster.read(GROUPS, "team")
     assert found is not None
     assert found.node == "n2"
+
+
+def test_a_pod_recreated_under_its_name_does_not_keep_the_share_of_the_first() -> None:
+    """It lives on the same node, and isn't the holder."""
+    cluster = a_cluster()
+    claims = {"uid-of-first": Claim(pod="ns/p", shares=[Share("main", GPU, 0, percent=30)])}
+    cluster.edit(NODE_DEVICES, "n1", claims_patch(NodeDevices(), claims))
+    cluster.put(PODS, {"metadata": {"name": "p", "uid": "uid-of-second"}, "spec": {"nodeName": "n1"}}, "ns")
+    work = release(cluster, "n1", "uid-of-first", BindStop(nobody), Cause())
+    assert Actor("release", work).finish() is Outcome.FREED
+    seen = cluster.read(NODE_DEVICES, "n1")
+    assert seen is not None
+    assert seen.claims == {}
 
 
 @pytest.mark.parametrize("device", [0, 1])

@@ -241,7 +241,7 @@ def test_what_a_device_plugin_may_have_allocated_is_not_shared(make: Make) -> No
     assert not races.claim("r", opaque=(GPU,)).refused
 
 
-def test_binds_of_shares_are_waited_out_before_a_lost_ledger_is_made_again(make: Make) -> None:
+def test_binds_of_shares_are_waited_out_before_a_lost_ledger_is_recreated(make: Make) -> None:
     """One that claimed in the lost ledger may still post its Binding; no group's fence stops it."""
     for group in ("", "a"):
         races = make()
