@@ -59,7 +59,7 @@ def test_a_pod_recreated_under_its_name_does_not_keep_the_share_of_the_first() -
     claims = {"uid-of-first": Claim(pod="ns/p", shares=[Share("main", GPU, 0, percent=30)])}
     cluster.edit(NODE_DEVICES, "n1", claims_patch(NodeDevices(), claims))
     cluster.put(PODS, {"metadata": {"name": "p", "uid": "uid-of-second"}, "spec": {"nodeName": "n1"}}, "ns")
-    work = release(cluster, "n1", "uid-of-first", BindStop(nobody), Cause())
+    work = release(cluster, "n1", "uid-of-first", BindStop(nobody))
     assert Actor("release", work).finish() is Outcome.FREED
     seen = cluster.read(NODE_DEVICES, "n1")
     assert seen is not None
