@@ -338,12 +338,20 @@ def test_a_bind_that_slept_through_a_rebind_gets_the_new_device_where_versions_a
 
 
 def test_what_a_live_pod_received_before_is_not_released() -> None:
-    """Its containers may hold that until it ends."""
+    """Its containers may hold that until it ends. Nothing is written for that, neither the claim nor the pod."""
     world = RebindWorld(bytes([0, 0, 0, 0]), [])
     uid = rebound(world, 0)
     world._finish(protocol.update_pods(world.cluster, "n1", uid, world._pods("n1", uid)))
+
+    def versions() -> list[str]:
+        running = [pod for pod in world.cluster.all(PODS) if not pod.pending]
+        return [each.metadata.resource_version for each in (*world.cluster.all(NODE_DEVICES), *running)]
+
+    before = versions()
     world._finish(protocol.release_former(world.cluster, "n1", uid, BindStop(_over)))
     assert former(world, uid) == [0]
+    assert versions() == before
+    assert len(before) > len(world.cluster.all(NODE_DEVICES)), "a pod runs"
     world.close()
 
 

@@ -53,6 +53,25 @@ def test_a_release_leaves_a_group_alone_that_lives_elsewhere_by_now() -> None:
     assert found.node == "n2"
 
 
+def test_a_claim_that_is_marked_and_in_use_is_not_written_again() -> None:
+    """Its group is gone, and a pod with its device lives."""
+    cluster = a_cluster(team=Claim("team", list(gpus(0)), releasing="mark"))
+    written = {
+        "deviceshare.io/group": "team",
+        "deviceshare.io/group-uid": "uid-of-team",
+        "deviceshare.io/pod-uid": "uid-of-p",
+        "deviceshare.io/selected-devices": f'{{"{GPU}": "0"}}',
+    }
+    meta = {"name": "p", "uid": "uid-of-p", "labels": {"deviceshare.io/group": "team"}, "annotations": written}
+    spec = {"nodeName": "n1", "containers": [{"name": "main", "env": INJECTED}]}
+    cluster.put(PODS, {"metadata": meta, "spec": spec}, "ns")
+    before = cluster.read(NODE_DEVICES, "n1")
+    assert Actor("release", release(cluster, "n1", "uid-of-team", BindStop(nobody))).finish() is Outcome.IN_USE
+    after = cluster.read(NODE_DEVICES, "n1")
+    assert before is not None and after is not None
+    assert after.metadata.resource_version == before.metadata.resource_version
+
+
 def test_a_pod_recreated_under_its_name_does_not_keep_the_share_of_the_first() -> None:
     """It lives on the same node, and isn't the holder."""
     cluster = a_cluster()
