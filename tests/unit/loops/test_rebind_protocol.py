@@ -344,8 +344,9 @@ def test_what_a_live_pod_received_before_is_not_released() -> None:
     world._finish(protocol.update_pods(world.cluster, "n1", uid, world._pods("n1", uid)))
 
     def versions() -> list[str]:
-        running = [pod for pod in world.cluster.all(PODS) if not pod.pending]
-        return [each.metadata.resource_version for each in (*world.cluster.all(NODE_DEVICES), *running)]
+        metas = [ledger.metadata for ledger in world.cluster.all(NODE_DEVICES)]
+        metas += [pod.metadata for pod in world.cluster.all(PODS) if not pod.pending]
+        return [meta.resource_version for meta in metas]
 
     before = versions()
     world._finish(protocol.release_former(world.cluster, "n1", uid, BindStop(_over)))
