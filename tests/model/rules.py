@@ -40,7 +40,3 @@ class Rule(Enum):
     FINALIZE_AS_RELEASE = "deletion: a bound group's finalizer goes by the steps of release"
     SHARE_MARK = "shares: a marked claim isn't used"
     SHARE_CAS = "shares: the ledger is written with the version that was read"
-    SHARE_COLLECT_MARK = "shares, release 1: the claim is marked"
-    SHARE_COLLECT_WAIT = "shares, release 4: a pending pod is touched, and binds waited out"
-    SHARE_COLLECT_AGAIN = "shares, release 4: and the pod read again"
-    SHARE_COLLECT_CAS = "shares, release 6: the ledger is written with the version of the mark"

@@ -59,7 +59,7 @@ def share_collect_1(world: Draft, me: ModelProcess) -> object:
     claim = world.claim(me.node, me.holder)
     if claim is None:
         return None
-    if not claim.marked and world.must(Rule.SHARE_COLLECT_MARK):
+    if not claim.marked and world.must(Rule.COLLECT_1_MARK):
         world.write_claim(me.node, me.holder, claim._replace(marked=True))
     world.begin_to_wait(me.leader)
     return world.go(me.saw(ledger_bit(me.node)), share_collect_2)
@@ -71,7 +71,7 @@ def share_collect_2(world: Draft, me: ModelProcess) -> object:
     if world.live(me.holder, me.node):
         return world.go(me, unmark_claim)
     pending = any(pod.phase == PENDING and pod.group == me.holder for pod in world.pods)
-    if pending and world.must(Rule.SHARE_COLLECT_WAIT):
+    if pending and world.must(Rule.COLLECT_3_WAIT):
         touch_pending(world, me.holder)
         return world.go(me, share_collect_3)
     return world.go(me, share_collect_4)
@@ -82,7 +82,7 @@ def share_collect_3(world: Draft, me: ModelProcess) -> object:
     """When binds are over, GET the pod once more."""
     if not world.binds_over(me.leader):
         return False
-    if world.live(me.holder, me.node) and world.must(Rule.SHARE_COLLECT_AGAIN):
+    if world.live(me.holder, me.node) and world.must(Rule.COLLECT_3_AGAIN):
         return world.go(me, unmark_claim)
     return world.go(me, share_collect_4)
 
@@ -90,4 +90,4 @@ def share_collect_3(world: Draft, me: ModelProcess) -> object:
 @step(LEDGERS)
 def share_collect_4(world: Draft, me: ModelProcess) -> object:
     """CAS L (the version of the mark) without the claim."""
-    return drop(world, me, Rule.SHARE_COLLECT_CAS)
+    return drop(world, me, Rule.COLLECT_4_CAS)

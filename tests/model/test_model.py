@@ -11,7 +11,7 @@ import pytest
 from tests.model.bounds import LARGE, SMALL
 from tests.model.explorer import Happening, explore
 from tests.model.exploring import run
-from tests.model.needs import NEEDED, UNPROVEN
+from tests.model.needs import NEEDED, NEEDED_BY_SHARES, UNPROVEN
 from tests.model.rules import Rule
 
 LONG = bool(os.environ.get("MODEL_LONG"))
@@ -29,10 +29,11 @@ def test_the_protocol_holds_and_can_settle(name: str, compares: bool) -> None:
     assert not found.broken, str(found)
 
 
-@pytest.mark.parametrize("rule", NEEDED, ids=lambda rule: rule.name)
-def test_something_breaks_without_the_rule(rule: Rule) -> None:
+@pytest.mark.parametrize(
+    ("rule", "name", "compares"), [*((rule, *where) for rule, where in NEEDED.items()), *NEEDED_BY_SHARES]
+)
+def test_something_breaks_without_the_rule(rule: Rule, name: str, compares: bool) -> None:
     """The model can fail, and the rule is there for a reason."""
-    name, compares = NEEDED[rule]
     assert run(replace(SMALL[name], compares=compares, without=rule)).broken
 
 

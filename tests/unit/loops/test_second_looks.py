@@ -56,15 +56,7 @@ def test_a_release_leaves_a_group_alone_that_lives_elsewhere_by_now() -> None:
 def test_a_claim_that_is_marked_and_in_use_is_not_written_again() -> None:
     """Its group is gone, and a pod with its device lives."""
     cluster = a_cluster(team=Claim("team", list(gpus(0)), releasing="mark"))
-    written = {
-        "deviceshare.io/group": "team",
-        "deviceshare.io/group-uid": "uid-of-team",
-        "deviceshare.io/pod-uid": "uid-of-p",
-        "deviceshare.io/selected-devices": f'{{"{GPU}": "0"}}',
-    }
-    meta = {"name": "p", "uid": "uid-of-p", "labels": {"deviceshare.io/group": "team"}, "annotations": written}
-    spec = {"nodeName": "n1", "containers": [{"name": "main", "env": INJECTED}]}
-    cluster.put(PODS, {"metadata": meta, "spec": spec}, "ns")
+    a_pod_of_team(cluster)
     before = cluster.read(NODE_DEVICES, "n1")
     assert Actor("release", release(cluster, "n1", "uid-of-team", BindStop(nobody))).finish() is Outcome.IN_USE
     after = cluster.read(NODE_DEVICES, "n1")
@@ -83,6 +75,82 @@ def test_a_pod_recreated_under_its_name_does_not_keep_the_share_of_the_first() -
     seen = cluster.read(NODE_DEVICES, "n1")
     assert seen is not None
     assert seen.claims == {}
+
+
+def a_pod_of_team(cluster: ModelCluster, name: str = "p", device: int = 0) -> None:
+    """It lives on n1, with this device."""
+    written = {
+        "deviceshare.io/group": "team",
+        "deviceshare.io/group-uid": "uid-of-team",
+        "deviceshare.io/pod-uid": f"uid-of-{name}",
+        "deviceshare.io/selected-devices": f'{{"{GPU}": "{device}"}}',
+    }
+    meta = {"name": name, "uid": f"uid-of-{name}", "labels": {"deviceshare.io/group": "team"}, "annotations": written}
+    spec = {"nodeName": "n1", "containers": [{"name": "main", "env": INJECTED}]}
+    cluster.put(PODS, {"metadata": meta, "spec": spec}, "ns")
+
+
+def readopted(cluster: ModelCluster) -> tuple[str, dict[str, Claim]]:
+    """The node of the group whose status was wiped, and the claims, after the repair."""
+    cluster.put(GROUPS, {"metadata": {"name": "team", "uid": "uid-of-team"}, "spec": {"resources": {GPU: 1}}})
+    Actor("readopt", repair.readopt(cluster, "team")).finish()
+    group, seen = cluster.read(GROUPS, "team"), cluster.read(NODE_DEVICES, "n1")
+    assert group is not None and seen is not None
+    return group.node, seen.claims
+
+
+def test_a_wiped_status_is_repaired_though_the_claim_is_gone_too() -> None:
+    cluster = a_cluster()
+    a_pod_of_team(cluster)
+    node, claims = readopted(cluster)
+    assert node == "n1"
+    assert claims["uid-of-team"].devices == list(gpus(0))
+
+
+def test_nothing_is_repaired_where_others_have_the_devices_or_no_pod_lives() -> None:
+    held, empty = a_cluster(other=Claim("other", list(gpus(0)))), a_cluster()
+    a_pod_of_team(held)
+    assert readopted(held)[0] == readopted(empty)[0] == ""
+    seen = empty.read(NODE_DEVICES, "n1")
+    assert seen is not None
+    assert Actor("cover", repair.cover(empty, seen, [], "uid-of-team")).finish() is None
+
+
+def test_a_claim_without_a_mark_is_not_written_when_a_status_is_repaired() -> None:
+    cluster = a_cluster(team=Claim("team", list(gpus(0)), token="token"))
+    a_pod_of_team(cluster)
+    before = cluster.read(NODE_DEVICES, "n1")
+    assert readopted(cluster)[0] == "n1"
+    after = cluster.read(NODE_DEVICES, "n1")
+    assert before is not None and after is not None
+    assert after.metadata.resource_version == before.metadata.resource_version
+
+
+@pytest.mark.parametrize(
+    ("claim", "status", "named"),
+    [
+        (Claim("team", list(gpus(0)), token="token"), {"nodeName": "n1"}, "token"),
+        (Claim("team", list(gpus(0)), token="token"), {"nodeName": "n1", "claimToken": "another"}, "token"),
+        (Claim("team", list(gpus(0)), token="token", releasing="mark"), {"nodeName": "n1"}, ""),
+        (Claim("team", list(gpus(0))), {"nodeName": "n1"}, ""),
+        (Claim("team", list(gpus(0)), token="token"), {}, ""),
+        (None, {"nodeName": "n1"}, ""),
+        (Claim("team", list(gpus(0)), token="token"), {"nodeName": "n2"}, ""),
+    ],
+    ids=["no token", "another", "marked", "an old claim", "unbound", "no claim", "no ledger"],
+)
+def test_a_bound_group_names_its_claim_unless_that_is_being_released(
+    claim: Claim | None, status: dict[str, str], named: str
+) -> None:
+    """It was bound by a version that knew no tokens, or somebody changed its status."""
+    cluster = a_cluster(**({"team": claim} if claim else {}))
+    meta = {"name": "team", "uid": "uid-of-team"}
+    cluster.put(GROUPS, {"metadata": meta, "spec": {"resources": {GPU: 1}}, "status": status})
+    Actor("name the claim", repair.name_claim(cluster, "team")).finish()
+    assert Actor("name a claim", repair.name_claim(cluster, "gone")).finish() is None
+    group = cluster.read(GROUPS, "team")
+    assert group is not None
+    assert group.status.claim_token == (named or status.get("claimToken", ""))
 
 
 @pytest.mark.parametrize("device", [0, 1])
