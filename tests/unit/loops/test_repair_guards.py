@@ -1,0 +1,160 @@
+"""What one look of a repair, or of a count for a quota, leaves alone.
+
+Each was a condition that could be taken out of the code before, and no test noticed (`tests/mutants --generate`).
+"""
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+
+from deviceshare.domain.objects.devices import devices_of
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, as_json, claims_patch, new_ledger
+from deviceshare.domain.objects.shares import Share
+from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.protocol import repair
+from deviceshare.loops.protocol.reserve import recount
+from tests.unit.domain.objects import GPU, INJECTED, gpus
+from tests.unit.loops.model import Actor, ModelCluster
+
+
+def a_cluster(unreadable: dict[str, Any] | None = None, **claims: Claim) -> ModelCluster:
+    """The node n1 of two devices with claims by their holder's name, and one of the group `team` in raw JSON."""
+    cluster = ModelCluster()
+    cluster.put(NODES, {"metadata": {"name": "n1"}})
+    spec = claims_patch(NodeDevices(), {f"uid-of-{name}": claim for name, claim in claims.items()})["spec"]
+    if unreadable:
+        spec["claims"]["uid-of-team"] = unreadable
+    status = {"devices": as_json(devices_of({GPU: 2}))}
+    cluster.put(NODE_DEVICES, {**new_ledger("n1"), "spec": spec, "status": status})
+    return cluster
+
+
+def a_pod(cluster: ModelCluster, group: str, device: int) -> None:
+    """Named as its group, it lives on n1 with this device."""
+    written = {
+        "deviceshare.io/group": group,
+        "deviceshare.io/group-uid": f"uid-of-{group}",
+        "deviceshare.io/pod-uid": f"uid-of-pod-{group}",
+        "deviceshare.io/selected-devices": json.dumps({GPU: str(device)}),
+    }
+    labels = {"deviceshare.io/group": group}
+    meta = {"name": group, "uid": f"uid-of-pod-{group}", "labels": labels, "annotations": written}
+    cluster.put(PODS, {"metadata": meta, "spec": {"nodeName": "n1", "containers": [{"env": INJECTED}]}}, "ns")
+
+
+def a_share_pod(cluster: ModelCluster, share: Share, group: str = "") -> None:
+    """It lives on n1 and was told that it has this share, of the group's devices where it names one."""
+    told = {"container": share.container, "resource": GPU, "index": share.index, "percent": share.percent}
+    written = {"deviceshare.io/shares": json.dumps([told]), "deviceshare.io/pod-uid": "uid-of-s"}
+    written |= {"deviceshare.io/group-uid": f"uid-of-{group}" if group else "uid-of-s"}
+    written |= {"deviceshare.io/group": group} if group else {}
+    meta = {"name": "s", "uid": "uid-of-s", "labels": {"deviceshare.io/group": group}, "annotations": written}
+    cluster.put(PODS, {"metadata": meta, "spec": {"nodeName": "n1", "containers": [{"env": INJECTED}]}}, "ns")
+
+
+def ledger(cluster: ModelCluster) -> NodeDevices:
+    seen = cluster.read(NODE_DEVICES, "n1")
+    assert seen is not None
+    return seen
+
+
+async def over(_: object) -> None:
+    """No bind is under way."""
+
+
+def restored(cluster: ModelCluster) -> dict[str, Claim]:
+    """The claims once those that can't be read were written again."""
+    gather = partial(repair.evidence, cluster)
+    work = repair.restore_claims(cluster, ledger(cluster), gather=gather, wait_out_binds=over)
+    Actor("restore", work).finish()
+    return ledger(cluster).claims
+
+
+def covered(cluster: ModelCluster, uid: str, **more: Any) -> Claim | None:
+    """The claim that a repair writes for the holder, of all pods that there are."""
+    work = repair.cover(cluster, ledger(cluster), cluster.all(PODS), uid, **more)
+    claim: Claim | None = Actor("cover", work).finish()
+    return claim
+
+
+PRUNED = {"group": "team", "devices": [{"resource": GPU, "index": 1}], "former": 7}
+
+
+def test_what_is_left_of_an_unreadable_claim_says_nothing() -> None:
+    """Its holder's pods do."""
+    cluster = a_cluster(PRUNED)
+    a_pod(cluster, "team", 0)
+    claim = restored(cluster)["uid-of-team"]
+    assert (claim.devices, claim.former) == (list(gpus(0)), [])
+
+
+def test_an_unreadable_claim_of_what_a_readable_one_holds_stays_as_it_is() -> None:
+    cluster = a_cluster({**PRUNED, "devices": []}, other=Claim("other", list(gpus(1))))
+    a_pod(cluster, "team", 1)
+    assert restored(cluster)["uid-of-other"].devices == list(gpus(1))
+    assert ledger(cluster).hidden_claims == {"uid-of-team"}
+
+
+def test_a_restored_claim_has_no_token_of_a_claim_on_another_node() -> None:
+    """Its group lives there by now, and a pod of it here."""
+    cluster = a_cluster(PRUNED)
+    a_pod(cluster, "team", 0)
+    meta, status = {"name": "team", "uid": "uid-of-team"}, {"nodeName": "n2", "claimToken": "of n2"}
+    cluster.put(GROUPS, {"metadata": meta, "spec": {"resources": {GPU: 1}}, "status": status})
+    assert restored(cluster)["uid-of-team"].token not in ("", "of n2")
+
+
+def test_pods_of_others_have_no_part_in_a_holders_claim() -> None:
+    cluster = a_cluster()
+    a_pod(cluster, "team", 0)
+    a_pod(cluster, "other", 1)
+    claim = covered(cluster, "uid-of-team")
+    assert claim is not None
+    assert claim.devices == list(gpus(0))
+
+
+def test_a_bound_group_without_pods_gets_the_token_that_it_names() -> None:
+    cluster = a_cluster()
+    status = {"nodeName": "n1", "claimToken": "its own", "selectedDevices": {GPU: "0"}}
+    meta = {"name": "team", "uid": "uid-of-team"}
+    cluster.put(GROUPS, {"metadata": meta, "spec": {"resources": {GPU: 1}}, "status": status})
+    claim = covered(cluster, "uid-of-team", group=cluster.read(GROUPS, "team"))
+    assert claim is not None
+    assert (claim.devices, claim.token) == (list(gpus(0)), "its own")
+
+
+def test_a_share_within_a_group_is_claimed_beside_the_groups_own_claim() -> None:
+    cluster = a_cluster(team=Claim("team", list(gpus(0))))
+    a_share_pod(cluster, Share("main", GPU, 0, percent=60), "team")
+    claim = covered(cluster, "uid-of-s")
+    assert claim is not None
+    assert [(share.index, share.percent) for share in claim.shares] == [(0, 60)]
+
+
+def test_a_share_is_measured_on_its_own_device_alone() -> None:
+    """Half of the other device is taken."""
+    cluster = a_cluster(t=Claim(pod="ns/t", shares=[Share("main", GPU, 1, percent=50)]))
+    a_share_pod(cluster, Share("main", GPU, 0, percent=60))
+    assert covered(cluster, "uid-of-s") is not None
+
+
+def test_a_quota_that_is_gone_is_not_counted() -> None:
+    assert Actor("count", recount(ModelCluster(), "q", suspects=[], bound=[])).finish() is None
+
+
+def test_groups_are_listed_for_a_quota_that_was_not_counted_yet_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, listed = ModelCluster(), list[str]()
+    cluster.put(DEVICE_QUOTAS, {"metadata": {"name": "q"}, "spec": {"hard": {GPU: 2}}})
+    as_it_is = cluster.list
+
+    async def listing(kind: Any, *given: Any, **named: Any) -> list[Any]:
+        listed.append(kind.plural)
+        found: list[Any] = await as_it_is(kind, *given, **named)
+        return found
+
+    monkeypatch.setattr(cluster, "list", listing)
+    for _ in range(2):
+        Actor("count", recount(cluster, "q", suspects=[], bound=[])).finish()
+    assert listed == [GROUPS.plural]
