@@ -14,8 +14,8 @@ from deviceshare.domain.objects.ledger import Claim, NodeDevices, as_json, claim
 from deviceshare.domain.objects.shares import Share
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.protocol import repair
-from deviceshare.loops.protocol.reserve import recount
-from tests.unit.domain.objects import GPU, INJECTED, gpus
+from deviceshare.loops.protocol.reserve import recount, reserve
+from tests.unit.domain.objects import GPU, INJECTED, a_group, gpus
 from tests.unit.loops.model import Actor, ModelCluster
 
 
@@ -158,3 +158,45 @@ def test_groups_are_listed_for_a_quota_that_was_not_counted_yet_only(monkeypatch
     for _ in range(2):
         Actor("count", recount(cluster, "q", suspects=[], bound=[])).finish()
     assert listed == [GROUPS.plural]
+
+
+def a_quota(cluster: ModelCluster, **labels: str) -> None:
+    """One that nobody counted yet, for groups with these labels."""
+    spec = {"hard": {GPU: 2}, "groupSelector": {"matchLabels": labels}}
+    cluster.put(DEVICE_QUOTAS, {"metadata": {"name": "q"}, "spec": spec})
+
+
+def reservations(cluster: ModelCluster) -> set[str]:
+    quota = cluster.read(DEVICE_QUOTAS, "q")
+    assert quota is not None
+    return set(quota.status.reservations)
+
+
+def test_a_quota_that_does_not_count_the_group_any_more_reserves_nothing_for_it() -> None:
+    """It is larger than what the quota allows, too."""
+    cluster = ModelCluster()
+    a_quota(cluster, team="red")
+    Actor("count", recount(cluster, "q", suspects=[], bound=[])).finish()
+    assert Actor("reserve", reserve(cluster, a_group("blue", count=3), ["q"])).finish() == []
+    assert reservations(cluster) == set()
+
+
+def test_a_group_that_cannot_be_read_is_not_counted() -> None:
+    """How much it has isn't known."""
+    cluster = ModelCluster()
+    a_quota(cluster)
+    for name, resources in (("one", {GPU: 1}), ("hidden", 7)):
+        meta = {"name": name, "uid": f"uid-of-{name}"}
+        cluster.put(GROUPS, {"metadata": meta, "spec": {"resources": resources}, "status": {"nodeName": "n1"}})
+    Actor("count", recount(cluster, "q", suspects=[], bound=[])).finish()
+    assert reservations(cluster) == {"uid-of-one"}
+
+
+def test_a_bound_group_without_a_reservation_is_counted_as_it_was_mirrored() -> None:
+    """It isn't read again: whoever reserved for it meanwhile wrote the quota, so this write fails."""
+    cluster = ModelCluster()
+    a_quota(cluster)
+    Actor("first count", recount(cluster, "q", suspects=[], bound=[])).finish()
+    bound = a_group("one", count=1, node="n1")
+    Actor("count", recount(cluster, "q", suspects=[], bound=[bound])).finish()
+    assert reservations(cluster) == {bound.uid}
