@@ -198,6 +198,7 @@ async def test_a_mark_on_the_claim_of_a_bound_group_is_taken_away() -> None:
         await soon(lambda: world.holders("n1") == {"team": "0,1"}, 0.5)
         await asyncio.sleep(30)
         assert world.condition("team", "Healthy") == ("True", "AsClaimed")
+    assert "Released" not in world.recorder.reasons("n1")
 
 
 @in_virtual_time
