@@ -1,8 +1,10 @@
 """Claims that nobody needs are given back, soon where somebody may wait, and never while a pod uses the devices."""
 
 import asyncio
+import json
 
 import pytest
+from structlog.testing import capture_logs
 
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
@@ -309,10 +311,56 @@ async def test_a_pod_that_no_event_told_of_keeps_its_devices_until_it_ends_and_n
         await world.bind("a", "n1")
         await asyncio.sleep(5)
         world.cluster.remove(GROUPS, "team")
-        await asyncio.sleep(60)
+        with capture_logs() as logs:
+            await asyncio.sleep(60)
         assert world.holders("n1") == {"team": "0,1*"}
+        assert [each["event"] for each in logs].count("Kept claim in use") == 1
         world.cluster.remove(PODS, "a", "ns")
         await soon(lambda: world.holders("n1") == {}, 60)
+
+
+@in_virtual_time
+async def test_a_claim_of_a_live_pod_is_not_marked_while_its_groups_status_is_lost() -> None:
+    """The status can't be written for a while."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.cluster.fail = lambda verb, what, _: (
+            Unavailable("away") if (verb, what) == ("patch", GROUPS.plural) else None
+        )
+        world.cluster.edit(GROUPS, "team", {"status": {"nodeName": None}})
+        await asyncio.sleep(120)
+        assert world.holders("n1") == {"team": "0,1"}
+
+
+@in_virtual_time
+async def test_a_share_that_is_bound_between_two_looks_of_its_release_keeps_its_claim() -> None:
+    """Nobody is told that its holder is gone."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        pod = world.share("s", 30)
+        request = request_of(pod, None)
+        assert request is not None
+        await claim_all(world.cluster, [claiming.wanted_share(request)], "n1")
+        reads = 0
+
+        def bound_late(verb: str, plural: str, name: str) -> None:
+            nonlocal reads
+            reads += (verb, plural, name) == ("get", PODS.plural, "s")
+            if reads == 2:
+                told = {"container": "main", "resource": GPU, "index": 0, "percent": 30}
+                written = {"deviceshare.io/shares": json.dumps([told]), "deviceshare.io/pod-uid": pod.metadata.uid}
+                written["deviceshare.io/group-uid"] = pod.metadata.uid
+                bound = {"metadata": {"annotations": written}, "spec": {"nodeName": "n1"}}
+                world.cluster.edit(PODS, "s", bound, "ns")
+                reads += 1
+
+        world.cluster.fail = bound_late
+        with capture_logs() as logs:
+            await asyncio.sleep(120)
+        assert reads > 2
+        assert "Kept claim in use" not in [each["event"] for each in logs]
+        assert world.holders("n1") == {"ns/s": "0"}
+    assert world.recorder.reasons("s") == []
 
 
 @in_virtual_time
