@@ -7,6 +7,7 @@ import pytest
 
 from deviceshare.domain.objects.nodes import OUT_OF_SERVICE
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.leader.releaser import LOOK_SECONDS
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from tests.unit.loops.live import World, a_bound_group, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -69,6 +70,22 @@ async def test_a_pending_pod_does_not_keep_a_group_on_a_lost_node() -> None:
         await asyncio.sleep(BINDS_OVER_SECONDS / 2)
         assert world.read_group("team").node == "n1"
         await soon(lambda: not world.read_group("team").node, BINDS_OVER_SECONDS)
+
+
+@in_virtual_time
+async def test_a_group_leaves_a_node_that_is_lost_after_it_was_no_longer_shared() -> None:
+    """The mirror, which holds shared nodes only, says nothing of its end."""
+    async with led_world() as world:
+        await a_settled_group(world)
+        world.cluster.edit(GROUPS, "team", MOVE)
+        nodes = world.cluster.mirrors[NODES.plural]
+        nodes.deaf = True
+        nodes.set("n1", None)
+        world.cluster.remove(PODS, "a", "ns")
+        await asyncio.sleep(60)
+        assert world.read_group("team").node == "n1"
+        lose(world, gone=True)
+        await soon(lambda: not world.read_group("team").node, LOOK_SECONDS)
 
 
 @in_virtual_time
