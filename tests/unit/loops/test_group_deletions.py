@@ -195,3 +195,15 @@ async def test_a_finalizer_that_somebody_removed_leaves_it_as_it_was_without() -
         assert world.holders("n1") == {"team": "0,1*"}
         world.end("a")
         await soon(lambda: gone(world), 5)
+
+
+@in_virtual_time
+async def test_a_group_that_ended_is_not_put_back_into_the_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch may have told of its end before the write that ends it is answered."""
+    async with a_kept_group() as world:
+        put = list[Any]()
+        monkeypatch.setattr(world.cluster.mirrors[GROUPS.plural], "put", put.append)
+        deleted(world)
+        world.cluster.remove(PODS, "a", "ns")
+        await soon(lambda: gone(world))
+    assert [group for group in put if group.deleting and not group.metadata.finalizers] == []
