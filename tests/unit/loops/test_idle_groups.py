@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from deviceshare import timestamps
-from deviceshare.domain.objects.groups import GroupLife
+from deviceshare.domain import contract
+from deviceshare.domain.objects.groups import AFTER_LAST_POD, GroupLife
 from deviceshare.domain.placement.fleet import Assumption
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Unavailable
@@ -290,3 +291,25 @@ async def test_a_deleted_group_that_others_keep_is_released_too() -> None:
         world.pod("b", "team")
         world.cluster.edit(GROUPS, "team", {"metadata": {"deletionTimestamp": "2026-11-22T00:00:00Z"}})
         await soon(lambda: released(world), 60)
+
+
+@in_virtual_time
+async def test_an_idle_group_that_outlives_its_deletion_keeps_its_finalizer() -> None:
+    """It is released, not deleted, and nobody is told that it was."""
+    async with an_idle_group(releaseAfter="20m", deletionPolicy=AFTER_LAST_POD) as world:
+        await soon(lambda: released(world), 1300)
+        await asyncio.sleep(60)
+        assert world.read_group("team").metadata.finalizers == [contract.PODS_FINALIZER]
+    assert "Deleted" not in world.recorder.reasons("team")
+
+
+@in_virtual_time
+async def test_a_group_of_which_it_is_not_known_since_when_it_is_idle_waits_for_all_of_its_time() -> None:
+    """Somebody wrote nonsense into its status, or a time that is yet to come."""
+    async with an_idle_group(releaseAfter="20m") as world:
+        world.cluster.edit(GROUPS, "team", {"status": {"idleSince": "2999-01-01T00:00:00Z"}})
+        await asyncio.sleep(60)
+        world.cluster.edit(GROUPS, "team", {"status": {"idleSince": "long ago"}})
+        await asyncio.sleep(60)
+        assert world.holders("n1") == {"team": "0,1"}
+        await soon(lambda: released(world), 3000)

@@ -333,6 +333,23 @@ async def test_a_claim_of_a_live_pod_is_not_marked_while_its_groups_status_is_lo
 
 
 @in_virtual_time
+async def test_all_claims_of_a_group_go_wherever_they_were_left() -> None:
+    """One after the other, by one name."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.node("n2")
+        await soon(lambda: world.open("n2"))
+        uid, left = world.read_group("team").uid, {"group": "team", "devices": [{"resource": GPU, "index": 1}]}
+        world.cluster.edit(NODE_DEVICES, "n2", {"spec": {"claims": {uid: left}}})
+        await asyncio.sleep(1)
+        world.cluster.remove(PODS, "a", "ns")
+        world.cluster.remove(GROUPS, "team")
+        await soon(lambda: world.holders("n1") == world.holders("n2") == {}, 60)
+        await a_bound_group(world)
+        assert world.holders("n1") == {"team": "0,1"}
+
+
+@in_virtual_time
 async def test_a_share_that_is_bound_between_two_looks_of_its_release_keeps_its_claim() -> None:
     """Nobody is told that its holder is gone."""
     async with led_world() as world:
