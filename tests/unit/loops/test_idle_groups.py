@@ -294,12 +294,21 @@ async def test_a_deleted_group_that_others_keep_is_released_too() -> None:
 
 
 @in_virtual_time
-async def test_an_idle_group_that_outlives_its_deletion_keeps_its_finalizer() -> None:
+async def test_an_idle_group_that_outlives_its_deletion_keeps_its_finalizer(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is released, not deleted, and nobody is told that it was."""
     async with an_idle_group(releaseAfter="20m", deletionPolicy=AFTER_LAST_POD) as world:
+        world.cluster.remove(PODS, "a", "ns")
+        written, patch = list[Any](), world.cluster.patch
+
+        async def record(kind: Any, name: str, body: Any, **more: Any) -> Any:
+            written.append(body.get("metadata", {}).get("finalizers"))
+            return await patch(kind, name, body, **more)
+
+        monkeypatch.setattr(world.cluster, "patch", record)
         await soon(lambda: released(world), 1300)
         await asyncio.sleep(60)
         assert world.read_group("team").metadata.finalizers == [contract.PODS_FINALIZER]
+        assert [] not in written
     assert "Deleted" not in world.recorder.reasons("team")
 
 

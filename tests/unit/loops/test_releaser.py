@@ -333,6 +333,31 @@ async def test_a_claim_of_a_live_pod_is_not_marked_while_its_groups_status_is_lo
 
 
 @in_virtual_time
+async def test_pods_of_other_groups_are_not_told_that_a_group_is_gone() -> None:
+    """They run on the same node."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.group("other")
+        world.pod("b", "other")
+        await world.bind("b", "n1")
+        world.cluster.remove(GROUPS, "team")
+        await soon(lambda: world.recorder.reasons("a") == ["GroupDeleted"])
+        await asyncio.sleep(60)
+    assert world.recorder.reasons("b") == []
+
+
+@in_virtual_time
+async def test_a_group_recreated_under_its_name_does_not_keep_the_claim_of_the_first() -> None:
+    """Both live on the same node, the first by a claim that was left."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        left = {"group": "team", "devices": [{"resource": GPU, "index": 2}]}
+        world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {"uid-of-the-first": left}}})
+        await soon(lambda: "uid-of-the-first" not in world.ledger("n1").claims, 60)
+        assert world.holders("n1") == {"team": "0,1"}
+
+
+@in_virtual_time
 async def test_all_claims_of_a_group_go_wherever_they_were_left() -> None:
     """One after the other, by one name."""
     async with led_world() as world:
