@@ -206,4 +206,5 @@ async def test_a_group_that_ended_is_not_put_back_into_the_mirror(monkeypatch: p
         deleted(world)
         world.cluster.remove(PODS, "a", "ns")
         await soon(lambda: gone(world))
+    assert "" not in world.recorder.reasons("team")
     assert [group for group in put if group.deleting and not group.metadata.finalizers] == []

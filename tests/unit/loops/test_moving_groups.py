@@ -54,6 +54,7 @@ async def test_a_group_leaves_its_lost_node_once_its_pods_are_gone(gone: bool) -
         world.pod("b", "team")
         await world.bind("b", "n2")
         await soon(lambda: world.condition("team", "Ready") == ("True", "Claimed"))
+        assert world.released == 0, "it wasn't idle"
         # Nothing is left of the node that is gone.
         await soon(lambda: world.cluster.read(NODE_DEVICES, "n1") is None or not gone)
 

@@ -358,6 +358,19 @@ async def test_a_group_recreated_under_its_name_does_not_keep_the_claim_of_the_f
 
 
 @in_virtual_time
+async def test_a_pod_recreated_under_its_name_does_not_keep_the_claim_of_the_first() -> None:
+    """It lives on the same node, with a share of its own."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        world.share("s", 30)
+        await world.bind("s", "n1")
+        left = {"pod": "ns/s", "shares": [{"container": "main", "resource": GPU, "index": 1, "percent": 50}]}
+        world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {"uid-of-the-first": left}}})
+        await soon(lambda: "uid-of-the-first" not in world.ledger("n1").claims, 60)
+        assert world.holders("n1") == {"ns/s": "0"}
+
+
+@in_virtual_time
 async def test_all_claims_of_a_group_go_wherever_they_were_left() -> None:
     """One after the other, by one name."""
     async with led_world() as world:
