@@ -21,7 +21,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class Counting(StrEnum):
-    """How many devices a node without an agent has (counted_devices.py)."""
+    """How many devices a node without an agent has (placement/shared_resources.py)."""
 
     ALLOCATABLE = "allocatable"
     """As many as are allocatable: the vendor's device plugin neither shares nor splits them."""
@@ -34,7 +34,7 @@ class Counting(StrEnum):
 
 
 class MemoryLabels(StrEnum):
-    """Which labels tell the memory of a node's devices, under the resource's name (device_memory.py)."""
+    """Which labels tell the memory of a node's devices, under the resource's name (placement/shared_resources.py)."""
 
     NONE = ""
     FEATURE_DISCOVERY = "feature-discovery"

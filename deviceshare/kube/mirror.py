@@ -137,7 +137,7 @@ class ApiMirror(Cache[T]):
             await asyncio.sleep(pause)
 
     def _ends(self, error: ApiError) -> bool:  # noqa: ARG002 others do
-        """Whether the kind can't be mirrored for now; an optional kind may come later (optional_mirror.py)."""
+        """Whether the kind can't be mirrored for now; an optional kind may come later (OptionalMirror)."""
         return False
 
     def _log_loss(self, error: ApiError, *, steady: bool) -> None:

@@ -36,7 +36,8 @@ def a_group(name: str, **resources: int) -> Json:
         "apiVersion": "deviceshare.io/v1alpha1",
         "kind": "SharedDeviceGroup",
         "metadata": {"name": name},
-        "spec": {"resources": resources or {"nvidia.com/gpu": 1}},
+        # Nobody else uses this node; the other nodes of the cluster are those of other tests.
+        "spec": {"resources": resources or {"nvidia.com/gpu": 1}, "nodeSelector": {"kubernetes.io/hostname": "node-1"}},
     }
 
 

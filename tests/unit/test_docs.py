@@ -63,8 +63,10 @@ def test_every_module_that_a_page_names_exists() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_sentence_is_longer_than_300_characters(page: Path) -> None:
-    """As they are read: without the addresses of links. A sentence ends where the next begins with a capital."""
+    """As they are read: without the addresses of links. Names of programs may begin one."""
     text = re.sub(r"```.*?```|\]\([^)]*\)", "", page.read_text(), flags=re.DOTALL)
     parts = re.split(r"\n\s*\n|\n(?=\s*[-*|#\d])|\|", re.sub(r"^#.*$", "", text, flags=re.MULTILINE))
-    sentences = [" ".join(each.split()) for part in parts for each in re.split(r"(?<=[.:!?;])\s+(?=[A-Z`*\[(])", part)]
+    sentences = [
+        " ".join(each.split()) for part in parts for each in re.split(r"(?<=[.!?])\s+|(?<=[:;])\s+(?=[A-Z`*\[(])", part)
+    ]
     assert [each for each in sentences if len(each) > 300] == []

@@ -114,7 +114,7 @@ class DeviceState(Struct, frozen=True):
     resource_claim: str = ""
     """`namespace/name` of the ResourceClaim that holds it, or the names of several."""
     doubt: Withheld | None = None
-    """Why a claim may mean it that names devices otherwise (steady_numbers.py), so that nobody new gets it."""
+    """Why a claim may mean it that names devices otherwise (handover.doubts), so that nobody new gets it."""
     claimed_twice: tuple[Holder, ...] = ()
     """Whose claims contradict each other about it, be it as a former device or by more shares than it has room for."""
 

@@ -67,8 +67,9 @@ def _contradictions(hardware: Hardware, published: Publication, listed: Collecti
 
 
 # Devices that serve shares only, or groups only, by a node's annotations `share-devices` and `group-devices`.
-# Both have the format of annotated_devices.py. Whoever names a device in one of them wants it kept from the others,
-# so while an annotation can't be read, or both name one device, nobody new gets any device of that vendor there.
+# Both have the format that shared_resources.py reads. Whoever names a device in one of them wants it kept from
+# the others, so while an annotation can't be read, or both name one device, nobody new gets any device of that
+# vendor there.
 
 _SHAREABLE: Final = sorted({resource for dialect in DIALECTS.values() for resource in dialect.devices})
 _MOST_RESOURCES: Final = 8

@@ -261,7 +261,7 @@ def _shortage(requests: Amounts, allocatable: Mapping[str, int], used: Amounts) 
     lacking = [
         resource
         for resource, number in sorted(requests.items())
-        # Of parts of devices the ledger decides; a node advertises more than it has, once it does (share_capacity.py).
+        # The ledger decides on parts of devices; a node advertises more than it has, once it does.
         if number > allocatable.get(resource, 0) - (0 if resource in DIALECTS else used.get(resource, 0))
     ]
     if not lacking:

@@ -45,7 +45,7 @@ class Replacement(NamedTuple):
     obstacle: str
     """Why the broken devices can't be replaced, or ""."""
     claims: Mapping[str, Claim] = _NO_CLAIMS
-    """By UID, what becomes of the claims with parts of the broken devices (share_replacement.py)."""
+    """By UID, what becomes of the claims with parts of the broken devices ."""
 
 
 def group_awaits(group: Group, ledger: NodeDevices, claim: Claim) -> bool:
@@ -63,7 +63,7 @@ def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Re
     """What a rebind of the claim would do now: all broken devices are replaced, or none.
 
     `opaque` names resources of which a device plugin allocated devices, unknown which. Whether the parts that pods have
-    of broken devices fit on others is share_replacement.py's.
+    of broken devices fit on others says `judge_group`.
     """
     states, handover = device_states(ledger), ledger.status.handover
     gone = broken(ledger, states, claim)
@@ -141,7 +141,7 @@ def annotation_changes(pod: Pod, ledger: NodeDevices, claim: Claim) -> dict[str,
 def still_held(claim: Claim, pods: Iterable[Pod]) -> Devices:
     """The claim's former devices that one of the pods received.
 
-    A pod that is told a device's UUID by now doesn't hold the number that it was told before (steady_numbers.by_uuid).
+    A pod that is told a device's UUID by now doesn't hold the number that it was told before (handover.by_uuid).
     """
     told = {device.uuid for device in claim.devices if device.uuid}
     every = {device for pod in pods for device in ([s.device for s in pod.shares] if claim.pod else pod.received)}
@@ -187,7 +187,7 @@ def _keys() -> list[str]:
 # part is not taken again: so no device has two parts of one container.
 
 _STEPS: Final = 10_000
-"""Situations looked at for all pods of a group together; see sharing.py."""
+"""Situations looked at for all pods of a group together; see `Effort`."""
 
 
 class _Mover(NamedTuple):

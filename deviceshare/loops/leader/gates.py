@@ -325,7 +325,7 @@ class UnschedulablePods:
 
 
 class ShareCapacities:
-    """The reconciler of what shared nodes advertise, keyed by node: the resources of shares (share_capacity.py).
+    """The reconciler of what shared nodes advertise, keyed by node: the resources of shares (shared_resources.py).
 
     A kubelet sets them to 0 when its node reboots; they are advertised again then.
     """

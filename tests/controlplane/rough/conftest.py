@@ -1,4 +1,7 @@
-"""A control plane for tests that kill its deviceshare, hang it, or take its admission away; they follow one another."""
+"""A control plane for tests that kill its deviceshare, hang it, take its admission away, or need all its nodes.
+
+They follow one another.
+"""
 
 from collections.abc import Iterator
 

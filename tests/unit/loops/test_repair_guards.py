@@ -19,7 +19,7 @@ from tests.unit.domain.objects import GPU, INJECTED, a_group, gpus
 from tests.unit.loops.model import Actor, ModelCluster
 
 
-def a_cluster(unreadable: dict[str, Any] | None = None, **claims: Claim) -> ModelCluster:
+def a_cluster(unreadable: dict[str, Any] | None = None, /, **claims: Claim) -> ModelCluster:
     """The node n1 of two devices with claims by their holder's name, and one of the group `team` in raw JSON."""
     cluster = ModelCluster()
     cluster.put(NODES, {"metadata": {"name": "n1"}})
@@ -138,6 +138,69 @@ def test_a_share_is_measured_on_its_own_device_alone() -> None:
     cluster = a_cluster(t=Claim(pod="ns/t", shares=[Share("main", GPU, 1, percent=50)]))
     a_share_pod(cluster, Share("main", GPU, 0, percent=60))
     assert covered(cluster, "uid-of-s") is not None
+
+
+def readopted(cluster: ModelCluster) -> tuple[str, dict[str, Claim]]:
+    """The node of the group whose status was wiped, and the claims, after the repair."""
+    cluster.put(GROUPS, {"metadata": {"name": "team", "uid": "uid-of-team"}, "spec": {"resources": {GPU: 1}}})
+    Actor("readopt", repair.readopt(cluster, "team")).finish()
+    group, seen = cluster.read(GROUPS, "team"), cluster.read(NODE_DEVICES, "n1")
+    assert group is not None and seen is not None
+    return group.node, seen.claims
+
+
+def test_a_wiped_status_is_repaired_though_the_claim_is_gone_too() -> None:
+    cluster = a_cluster()
+    a_pod(cluster, "team", 0)
+    node, claims = readopted(cluster)
+    assert node == "n1"
+    assert claims["uid-of-team"].devices == list(gpus(0))
+
+
+def test_nothing_is_repaired_where_others_have_the_devices_or_no_pod_lives() -> None:
+    held, empty = a_cluster(other=Claim("other", list(gpus(0)))), a_cluster()
+    a_pod(held, "team", 0)
+    assert readopted(held)[0] == readopted(empty)[0] == ""
+    seen = empty.read(NODE_DEVICES, "n1")
+    assert seen is not None
+    assert Actor("cover", repair.cover(empty, seen, [], "uid-of-team")).finish() is None
+
+
+def test_a_claim_without_a_mark_is_not_written_when_a_status_is_repaired() -> None:
+    cluster = a_cluster(team=Claim("team", list(gpus(0)), token="token"))
+    a_pod(cluster, "team", 0)
+    before = cluster.read(NODE_DEVICES, "n1")
+    assert readopted(cluster)[0] == "n1"
+    after = cluster.read(NODE_DEVICES, "n1")
+    assert before is not None and after is not None
+    assert after.metadata.resource_version == before.metadata.resource_version
+
+
+@pytest.mark.parametrize(
+    ("claim", "status", "named"),
+    [
+        (Claim("team", list(gpus(0)), token="token"), {"nodeName": "n1"}, "token"),
+        (Claim("team", list(gpus(0)), token="token"), {"nodeName": "n1", "claimToken": "another"}, "token"),
+        (Claim("team", list(gpus(0)), token="token", releasing="mark"), {"nodeName": "n1"}, ""),
+        (Claim("team", list(gpus(0))), {"nodeName": "n1"}, ""),
+        (Claim("team", list(gpus(0)), token="token"), {}, ""),
+        (None, {"nodeName": "n1"}, ""),
+        (Claim("team", list(gpus(0)), token="token"), {"nodeName": "n2"}, ""),
+    ],
+    ids=["no token", "another", "marked", "an old claim", "unbound", "no claim", "no ledger"],
+)
+def test_a_bound_group_names_its_claim_unless_that_is_being_released(
+    claim: Claim | None, status: dict[str, str], named: str
+) -> None:
+    """It was bound by a version that knew no tokens, or somebody changed its status."""
+    cluster = a_cluster(**({"team": claim} if claim else {}))
+    meta = {"name": "team", "uid": "uid-of-team"}
+    cluster.put(GROUPS, {"metadata": meta, "spec": {"resources": {GPU: 1}}, "status": status})
+    Actor("name the claim", repair.name_claim(cluster, "team")).finish()
+    assert Actor("name a claim", repair.name_claim(cluster, "gone")).finish() is None
+    group = cluster.read(GROUPS, "team")
+    assert group is not None
+    assert group.status.claim_token == (named or status.get("claimToken", ""))
 
 
 def test_a_quota_that_is_gone_is_not_counted() -> None:

@@ -8,37 +8,23 @@ from typing import Any
 
 import pytest
 
-from deviceshare.domain.objects.devices import devices_of
-from deviceshare.domain.objects.ledger import Claim, NodeDevices, as_json, claims_patch, new_ledger
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, claims_patch
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import GPU_PERCENT, POD, Holder, Share
 from deviceshare.domain.placement.join_obstacles import request_of
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.protocol import claiming, repair
 from deviceshare.loops.protocol.holders import BindStop
 from deviceshare.loops.protocol.release import Cause, Outcome, release
-from tests.unit.domain.objects import GPU, INJECTED, a_group, a_ledger, a_share_pod, gpus
+from tests.unit.domain.objects import GPU, a_group, a_ledger, a_share_pod, gpus
 from tests.unit.loops.live import soon
-from tests.unit.loops.model import Actor, ModelCluster
+from tests.unit.loops.model import Actor
 from tests.unit.loops.test_group_deletions import OURS, a_kept_group, deleted, finalizers
 from tests.unit.loops.test_idle_groups import an_idle_group, released, wall_clock
+from tests.unit.loops.test_repair_guards import a_cluster, a_pod, over
 from tests.unit.loops.virtual_time import in_virtual_time
 
 __all__ = ["wall_clock"]  # a fixture: idle time is read from it
-
-
-def a_cluster(**claims: Claim) -> ModelCluster:
-    """The node n1 of two devices with these claims, by the name of their group."""
-    cluster = ModelCluster()
-    cluster.put(NODES, {"metadata": {"name": "n1"}})
-    held = {f"uid-of-{name}": claim for name, claim in claims.items()}
-    spec = claims_patch(NodeDevices(), held)["spec"]
-    cluster.put(NODE_DEVICES, {**new_ledger("n1"), "spec": spec, "status": {"devices": as_json(devices_of({GPU: 2}))}})
-    return cluster
-
-
-async def nobody(_: str) -> None:
-    """No bind is under way."""
 
 
 def test_a_release_leaves_a_group_alone_that_lives_elsewhere_by_now() -> None:
@@ -46,7 +32,7 @@ def test_a_release_leaves_a_group_alone_that_lives_elsewhere_by_now() -> None:
     cluster = a_cluster(team=Claim("team", list(gpus(0))))
     meta = {"name": "team", "uid": "uid-of-team"}
     cluster.put(GROUPS, {"metadata": meta, "spec": {}, "status": {"nodeName": "n2"}})
-    work = release(cluster, "n1", "uid-of-team", BindStop(nobody), Cause())
+    work = release(cluster, "n1", "uid-of-team", BindStop(over), Cause())
     assert Actor("release", work).finish() is Outcome.FREED
     found = cluster.read(GROUPS, "team")
     assert found is not None
@@ -56,9 +42,9 @@ def test_a_release_leaves_a_group_alone_that_lives_elsewhere_by_now() -> None:
 def test_a_claim_that_is_marked_and_in_use_is_not_written_again() -> None:
     """Its group is gone, and a pod with its device lives."""
     cluster = a_cluster(team=Claim("team", list(gpus(0)), releasing="mark"))
-    a_pod_of_team(cluster)
+    a_pod(cluster, "team", 0)
     before = cluster.read(NODE_DEVICES, "n1")
-    assert Actor("release", release(cluster, "n1", "uid-of-team", BindStop(nobody))).finish() is Outcome.IN_USE
+    assert Actor("release", release(cluster, "n1", "uid-of-team", BindStop(over))).finish() is Outcome.IN_USE
     after = cluster.read(NODE_DEVICES, "n1")
     assert before is not None and after is not None
     assert after.metadata.resource_version == before.metadata.resource_version
@@ -70,103 +56,19 @@ def test_a_pod_recreated_under_its_name_does_not_keep_the_share_of_the_first() -
     claims = {"uid-of-first": Claim(pod="ns/p", shares=[Share("main", GPU, 0, percent=30)])}
     cluster.edit(NODE_DEVICES, "n1", claims_patch(NodeDevices(), claims))
     cluster.put(PODS, {"metadata": {"name": "p", "uid": "uid-of-second"}, "spec": {"nodeName": "n1"}}, "ns")
-    work = release(cluster, "n1", "uid-of-first", BindStop(nobody))
+    work = release(cluster, "n1", "uid-of-first", BindStop(over))
     assert Actor("release", work).finish() is Outcome.FREED
     seen = cluster.read(NODE_DEVICES, "n1")
     assert seen is not None
     assert seen.claims == {}
 
 
-def a_pod_of_team(cluster: ModelCluster, name: str = "p", device: int = 0) -> None:
-    """It lives on n1, with this device."""
-    written = {
-        "deviceshare.io/group": "team",
-        "deviceshare.io/group-uid": "uid-of-team",
-        "deviceshare.io/pod-uid": f"uid-of-{name}",
-        "deviceshare.io/selected-devices": f'{{"{GPU}": "{device}"}}',
-    }
-    meta = {"name": name, "uid": f"uid-of-{name}", "labels": {"deviceshare.io/group": "team"}, "annotations": written}
-    spec = {"nodeName": "n1", "containers": [{"name": "main", "env": INJECTED}]}
-    cluster.put(PODS, {"metadata": meta, "spec": spec}, "ns")
-
-
-def readopted(cluster: ModelCluster) -> tuple[str, dict[str, Claim]]:
-    """The node of the group whose status was wiped, and the claims, after the repair."""
-    cluster.put(GROUPS, {"metadata": {"name": "team", "uid": "uid-of-team"}, "spec": {"resources": {GPU: 1}}})
-    Actor("readopt", repair.readopt(cluster, "team")).finish()
-    group, seen = cluster.read(GROUPS, "team"), cluster.read(NODE_DEVICES, "n1")
-    assert group is not None and seen is not None
-    return group.node, seen.claims
-
-
-def test_a_wiped_status_is_repaired_though_the_claim_is_gone_too() -> None:
-    cluster = a_cluster()
-    a_pod_of_team(cluster)
-    node, claims = readopted(cluster)
-    assert node == "n1"
-    assert claims["uid-of-team"].devices == list(gpus(0))
-
-
-def test_nothing_is_repaired_where_others_have_the_devices_or_no_pod_lives() -> None:
-    held, empty = a_cluster(other=Claim("other", list(gpus(0)))), a_cluster()
-    a_pod_of_team(held)
-    assert readopted(held)[0] == readopted(empty)[0] == ""
-    seen = empty.read(NODE_DEVICES, "n1")
-    assert seen is not None
-    assert Actor("cover", repair.cover(empty, seen, [], "uid-of-team")).finish() is None
-
-
-def test_a_claim_without_a_mark_is_not_written_when_a_status_is_repaired() -> None:
-    cluster = a_cluster(team=Claim("team", list(gpus(0)), token="token"))
-    a_pod_of_team(cluster)
-    before = cluster.read(NODE_DEVICES, "n1")
-    assert readopted(cluster)[0] == "n1"
-    after = cluster.read(NODE_DEVICES, "n1")
-    assert before is not None and after is not None
-    assert after.metadata.resource_version == before.metadata.resource_version
-
-
-@pytest.mark.parametrize(
-    ("claim", "status", "named"),
-    [
-        (Claim("team", list(gpus(0)), token="token"), {"nodeName": "n1"}, "token"),
-        (Claim("team", list(gpus(0)), token="token"), {"nodeName": "n1", "claimToken": "another"}, "token"),
-        (Claim("team", list(gpus(0)), token="token", releasing="mark"), {"nodeName": "n1"}, ""),
-        (Claim("team", list(gpus(0))), {"nodeName": "n1"}, ""),
-        (Claim("team", list(gpus(0)), token="token"), {}, ""),
-        (None, {"nodeName": "n1"}, ""),
-        (Claim("team", list(gpus(0)), token="token"), {"nodeName": "n2"}, ""),
-    ],
-    ids=["no token", "another", "marked", "an old claim", "unbound", "no claim", "no ledger"],
-)
-def test_a_bound_group_names_its_claim_unless_that_is_being_released(
-    claim: Claim | None, status: dict[str, str], named: str
-) -> None:
-    """It was bound by a version that knew no tokens, or somebody changed its status."""
-    cluster = a_cluster(**({"team": claim} if claim else {}))
-    meta = {"name": "team", "uid": "uid-of-team"}
-    cluster.put(GROUPS, {"metadata": meta, "spec": {"resources": {GPU: 1}}, "status": status})
-    Actor("name the claim", repair.name_claim(cluster, "team")).finish()
-    assert Actor("name a claim", repair.name_claim(cluster, "gone")).finish() is None
-    group = cluster.read(GROUPS, "team")
-    assert group is not None
-    assert group.status.claim_token == (named or status.get("claimToken", ""))
-
-
 @pytest.mark.parametrize("device", [0, 1])
 def test_a_pod_is_given_no_claim_of_what_another_has_or_had_before_a_rebind(device: int) -> None:
     """The other's containers may use the former device until they end."""
     cluster = a_cluster(other=Claim("other", list(gpus(0)), former=list(gpus(1))))
-    written = {
-        "deviceshare.io/group": "team",
-        "deviceshare.io/group-uid": "uid-of-team",
-        "deviceshare.io/pod-uid": "uid-of-p",
-        "deviceshare.io/selected-devices": f'{{"{GPU}": "{device}"}}',
-    }
-    meta = {"name": "p", "uid": "uid-of-p", "labels": {"deviceshare.io/group": "team"}, "annotations": written}
-    spec = {"nodeName": "n1", "containers": [{"name": "main", "env": INJECTED}]}
-    cluster.put(PODS, {"metadata": meta, "spec": spec}, "ns")
-    seen, pod = cluster.read(NODE_DEVICES, "n1"), cluster.read(PODS, "p", "ns")
+    a_pod(cluster, "team", device)
+    seen, pod = cluster.read(NODE_DEVICES, "n1"), cluster.read(PODS, "team", "ns")
     assert seen is not None
     assert pod is not None
 
