@@ -45,7 +45,7 @@ class Replacement(NamedTuple):
     obstacle: str
     """Why the broken devices can't be replaced, or ""."""
     claims: Mapping[str, Claim] = _NO_CLAIMS
-    """By UID, what becomes of the claims with parts of the broken devices ."""
+    """By UID, what becomes of the claims with parts of the broken devices."""
 
 
 def group_awaits(group: Group, ledger: NodeDevices, claim: Claim) -> bool:
@@ -63,7 +63,7 @@ def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Re
     """What a rebind of the claim would do now: all broken devices are replaced, or none.
 
     `opaque` names resources of which a device plugin allocated devices, unknown which. Whether the parts that pods have
-    of broken devices fit on others says `judge_group`.
+    of broken devices fit on others is judged by `judge_group`.
     """
     states, handover = device_states(ledger), ledger.status.handover
     gone = broken(ledger, states, claim)
