@@ -1,6 +1,7 @@
 """Strangers' pods that take no write of ours: they hold up nobody else's release, and nobody else's waking.
 
-Where one does, nothing goes on until it is deleted or the kube-scheduler retries by itself, which no wait here reaches.
+A waker that stops at such a pod is noticed by `tests/unit/loops/test_waker.py` only: here the kube-scheduler of 1.20
+retries the next pod by itself soon enough.
 """
 
 import json
