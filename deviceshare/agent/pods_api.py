@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 import structlog
-from aiohttp import web
 from msgspec import Struct
 
 from deviceshare.agent.own_node import OwnNode
@@ -33,8 +32,10 @@ from deviceshare.domain.turns.program_queue import UNACKNOWLEDGED, queue_of
 from deviceshare.domain.turns.turn_client import BadTurnRequest, script, turn_request
 from deviceshare.flags import Address
 from deviceshare.metrics import ServerMetrics
+from deviceshare.web import messages
+from deviceshare.web.messages import Client, Handler, HttpRequest, Refusal, Response, Route
 from deviceshare.web.quoting import Repeats
-from deviceshare.web.server import BOUND, Server
+from deviceshare.web.server import Server
 
 log = structlog.get_logger(__name__)
 
@@ -113,15 +114,14 @@ class Callers:
         node.pods.subscribe(lambda _: self._wake())
         node.ledgers.subscribe(lambda _: self._wake())
 
-    async def caller(self, request: web.Request) -> Caller:
+    async def caller(self, request: HttpRequest) -> Caller:
         """The pod that asks, which has devices of a holder; returns within `PATIENCE_SECONDS`.
 
         Raises:
-            web.HTTPForbidden: it isn't known which pod asks, or it has no devices; the text says why and what to do.
-            web.HTTPServiceUnavailable: the agent doesn't know the node's pods at the moment.
+            Refusal: 403, it isn't known which pod asks, or it has no devices, and the text says why and what to do; or
+                503, the agent doesn't know the node's pods at the moment.
         """
-        name = request.transport.get_extra_info("peername") if request.transport else None
-        address = str(name[0]) if name else ""  # "" where the connection has ended
+        address = request.client.address
         try:
             return await self._patiently(address)
         except Unrecognized as unknown:
@@ -129,8 +129,8 @@ class Callers:
                 log.info("Refused a caller", peer=address, reason=str(unknown), **omitted)
             if not self._node.pods.synced or not self._node.ledgers.synced:
                 text = "the agent is out of touch with the API server, so it may not know this pod: ask again\n"
-                raise web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "5"}) from unknown
-            raise web.HTTPForbidden(text=f"{unknown}\n") from unknown
+                raise Refusal(503, text, {"Retry-After": "5"}) from unknown
+            raise Refusal(403, f"{unknown}\n") from unknown
 
     async def _patiently(self, address: str) -> Caller:
         until, waits = monotonic() + PATIENCE_SECONDS, Counter[str]()
@@ -197,7 +197,7 @@ class Endpoint(NamedTuple):
     path: str
     help: str
     """What it answers, in one line."""
-    handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    handler: Handler
     method: str = "GET"
 
 
@@ -210,17 +210,17 @@ def pods_server(address: Address, endpoints: Sequence[Endpoint], metrics: Server
         + "\nFor example: curl -s $DEVICESHARE_AGENT/smi, or wget -qO- $DEVICESHARE_AGENT/smi\n"
     )
 
-    async def tell_help(_: web.Request) -> web.StreamResponse:
+    async def tell_help(_: HttpRequest) -> Response:
         return plain(text)
 
-    async def tell_nothing_here(_: web.Request) -> web.StreamResponse:
+    async def tell_nothing_here(_: HttpRequest) -> Response:
         return plain(f"There is nothing here, or not by this method.\n\n{text}", status=404)
 
-    routes = [web.route(each.method, each.path, each.handler) for each in endpoints]
+    routes = [Route(each.method, each.path, each.handler) for each in endpoints]
     return Server(
         "pods",
         *address,
-        [web.get("/", tell_help), *routes, web.route("*", "/{path:.*}", tell_nothing_here)],
+        [Route("GET", "/", tell_help), *routes, Route("*", "*", tell_nothing_here)],
         metrics,
         max_body=MAX_BODY,
         timeout=TIMEOUT,
@@ -231,9 +231,9 @@ def pods_server(address: Address, endpoints: Sequence[Endpoint], metrics: Server
     )
 
 
-def plain(text: str, *, status: int = 200) -> web.Response:
+def plain(text: str, *, status: int = 200) -> Response:
     """A text for people. Names in it are `printable` already (domain/objects/printable.py)."""
-    return web.Response(status=status, text=text, headers=_HEADERS)
+    return messages.plain(text, status, _HEADERS)
 
 
 # `/smi`: the devices of the pod that asks, as text or, where the header `Accept` prefers it, as JSON.
@@ -242,13 +242,13 @@ def plain(text: str, *, status: int = 200) -> web.Response:
 def smi_endpoint(node: OwnNode, callers: Callers, usage: Callable[[], Usage]) -> Endpoint:
     """`usage` returns the agent's last reading of all devices of the node."""
 
-    async def smi(request: web.Request) -> web.StreamResponse:
+    async def smi(request: HttpRequest) -> Response:
         caller = await callers.caller(request)
         # A pod with shares of its own shares nothing with others.
         mates = node.present_pods().mates(caller.pod) if caller.holder.kind == GROUP else []
         pod = Holder(caller.meta.uid, POD, caller.meta.key)
         view = pod_view(usage(), caller.ledger, pod, caller.holder, mates)
-        return _as_json(view) if prefers_json(request.headers.get("Accept", "")) else plain(drawn(view))
+        return _as_json(view) if prefers_json(request.headers.get("accept", "")) else plain(drawn(view))
 
     return Endpoint("/smi", "This pod's devices, its processes on them, and who shares them; also as JSON.", smi)
 
@@ -265,12 +265,10 @@ def _aligned(rows: Iterable[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
-def _as_json(view: PodView) -> web.Response:
+def _as_json(view: PodView) -> Response:
     # ASCII: a terminal obeys none of what JSON may leave unescaped.
     text = json.dumps(msgspec.to_builtins(view), indent=1, ensure_ascii=True).replace("\x7f", "\\u007f")
-    response = plain(f"{text}\n")
-    response.content_type = _JSON
-    return response
+    return Response(f"{text}\n".encode(), headers={**_HEADERS, **messages.JSON})
 
 
 def prefers_json(accept: str) -> bool:
@@ -309,14 +307,14 @@ class Streams:
         """Of these, how many each namespace has open."""
 
     @contextmanager
-    def opened(self, request: web.Request, caller: Caller, *, holds: bool = False) -> Iterator[None]:
+    def opened(self, request: HttpRequest, caller: Caller, *, holds: bool = False) -> Iterator[None]:
         """Inside this block the request isn't bounded in time; who streams ends it. `holds`: it has a turn.
 
         Raises:
-            web.HTTPTooManyRequests: the pod has too many streams open, or its namespace has its part of all.
+            Refusal: 429, the pod has too many streams open, or its namespace has its part of all.
         """
         if holds:  # One at a time: another one of the holder ends it.
-            request[BOUND].reschedule(None)
+            request.client.remove_timeout()
             yield
             return
         text, namespace = "", caller.meta.namespace
@@ -325,8 +323,8 @@ class Streams:
         elif self._namespaces[namespace] >= MAX_STREAMS - self._open.total():
             text = f"the pods of namespace {namespace} have their part of this node's requests open: ask again\n"
         if text:
-            raise web.HTTPTooManyRequests(text=text, headers={"Retry-After": "5"})
-        request[BOUND].reschedule(None)
+            raise Refusal(429, text, {"Retry-After": "5"})
+        request.client.remove_timeout()
         pod, pods = Counter([caller.meta.uid]), Counter([namespace])
         self._open, self._namespaces = self._open + pod, self._namespaces + pods
         try:
@@ -364,17 +362,19 @@ class TurnsApi:
             Endpoint("/turn/over", "what the script says when the turn is over", self._end),
         ]
 
-    async def _tell_script(self, _: web.Request) -> web.StreamResponse:
+    async def _tell_script(self, _: HttpRequest) -> Response:
         return plain(script())
 
-    async def _take(self, request: web.Request) -> web.StreamResponse:
+    async def _take(self, request: HttpRequest) -> Response | None:
         try:
             wanted = turn_request(request.query)
             caller = await self._callers.caller(request)
         except BadTurnRequest as error:
             return _refused(str(error))
-        except web.HTTPForbidden as error:
-            return _refused(error.text or "")
+        except Refusal as refusal:
+            if refusal.response.status != 403:
+                raise
+            return _refused(str(refusal))
         queue = queue_of(caller.ledger, caller.holder.uid)
         if queue is None:
             text = "has parts of several devices, and pods with shares take turns on one"
@@ -383,34 +383,25 @@ class TurnsApi:
         with self._streams.opened(request, caller, holds=holds):
             connection = await self._turns.join(queue, wanted, caller.meta.uid, caller.meta.key)
             try:
-                return await _stream(request, connection)
+                await _stream(request.client, connection)
             finally:
                 self._turns.leave(connection)
+        return None
 
-    async def _end(self, request: web.Request) -> web.StreamResponse:
+    async def _end(self, request: HttpRequest) -> Response:
         caller = await self._callers.caller(request)
         self._turns.release((caller.meta.uid, request.query.get("token", "")))
         return plain("over\n")
 
 
-def _refused(text: str) -> web.Response:
+def _refused(text: str) -> Response:
     return plain(f"refused {printable(text.strip())}\n")
 
 
-async def _stream(request: web.Request, turn: TurnConnection) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/plain", "Cache-Control": "no-store"})
-    connection = request.transport.get_extra_info("socket") if request.transport else None
-    if connection is not None:
-        # A peer that acknowledges nothing is lost soon, not after the kernel's fifteen minutes.
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNACKNOWLEDGED * 1000))
-    try:
-        await response.prepare(request)
+async def _stream(client: Client, turn: TurnConnection) -> None:
+    # A peer that acknowledges nothing is lost soon, not after the kernel's fifteen minutes.
+    client.set_option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNACKNOWLEDGED * 1000))
+    with suppress(ConnectionError):  # as clients end
+        await client.begin_stream({"Content-Type": "text/plain", "Cache-Control": "no-store"})
         while (line := await turn.line()) is not None:
-            if request.transport is None or request.transport.is_closing():
-                break
-            await response.write(f"{line}\n".encode())
-        await response.write_eof()
-    except ConnectionError:
-        pass  # as clients end
-    response.force_close()
-    return response
+            await client.write(f"{line}\n".encode())

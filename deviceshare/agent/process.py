@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 import structlog
-from aiohttp import web
 from msgspec.structs import replace
 
 from deviceshare import __version__, daemon, kubelet, timestamps
@@ -32,6 +31,7 @@ from deviceshare.kube.mirror import ApiMirror
 from deviceshare.kube.recorder import EventRecorder
 from deviceshare.loops.background import Background
 from deviceshare.loops.kinds import NODE_DEVICES
+from deviceshare.web.messages import HttpRequest, Response, Route
 from deviceshare.web.probes import probe_routes
 from deviceshare.web.server import Server
 
@@ -126,17 +126,17 @@ class Agent:
         return 1 if background.failure else 0
 
     def _build_server(self, settings: AgentSettings) -> Server:
-        async def usage(_: web.Request) -> web.Response:
+        async def usage(_: HttpRequest) -> Response:
             return _json(replace(self._monitor.usage, turns=self._turns.view()))
 
-        async def use(_: web.Request) -> web.Response:
+        async def use(_: HttpRequest) -> Response:
             return _json(self._monitor.last_hour.view())
 
         live = {"devices": self._monitor.fault}
         routes = [
             *probe_routes(live, {"report": lambda: self._monitor.reporter.fault}, self._metrics),
-            web.get("/usage", usage),
-            web.get("/use", use),
+            Route("GET", "/usage", usage),
+            Route("GET", "/use", use),
         ]
         return Server("agent", *settings.bind, routes, self._metrics, max_body=65536, timeout=5)
 
@@ -147,5 +147,5 @@ class Agent:
         return pods_server(address, [smi, *turns.endpoints], self._metrics)
 
 
-def _json(answer: msgspec.Struct) -> web.Response:
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+def _json(answer: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(answer))

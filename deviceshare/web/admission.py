@@ -4,12 +4,11 @@ They never call the API server: each creation of a pod waits for the answer, and
 load of an API server that is already slow. They keep no state either, so a dry run needs no special case.
 """
 
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from aiohttp import web
 from msgspec import Raw, Struct
 
 from deviceshare.domain import contract
@@ -43,6 +42,7 @@ from deviceshare.domain.objects.shares import DIALECTS, NO_SHARE, ShareRequest
 from deviceshare.domain.placement.fleet import Quotas
 from deviceshare.domain.placement.join_obstacles import Namespaces
 from deviceshare.loops.ports import Mirror
+from deviceshare.web.messages import JSON, Handler, HttpRequest, Refusal, Response, Route
 from deviceshare.web.quoting import Repeats
 from deviceshare.web.review import (
     ALLOWED,
@@ -56,7 +56,6 @@ from deviceshare.web.review import (
     decode_object,
     encode,
 )
-from deviceshare.web.server import RESULT
 
 log = structlog.get_logger(__name__)
 
@@ -114,13 +113,13 @@ class Admission:
     life: GroupLife = field(default=DEFAULT_LIFE, kw_only=True)
     """What becomes of deleted groups whose spec doesn't say."""
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         """The webhooks' paths, for a Server of `MAX_BODY` bytes."""
         return [
-            web.post("/mutate-pods", _handler("Pod", self._mutate_pod, self.identity)),
-            web.post("/validate-pods", _handler("Pod", self._validate_pod, self.identity)),
-            web.post("/validate-groups", _handler(contract.GROUP_KIND, self._validate_group)),
-            web.post("/validate-node-devices", _handler(contract.NODE_DEVICES_KIND, self._validate_node_devices)),
+            Route("POST", "/mutate-pods", _handler("Pod", self._mutate_pod, self.identity)),
+            Route("POST", "/validate-pods", _handler("Pod", self._validate_pod, self.identity)),
+            Route("POST", "/validate-groups", _handler(contract.GROUP_KIND, self._validate_group)),
+            Route("POST", "/validate-node-devices", _handler(contract.NODE_DEVICES_KIND, self._validate_node_devices)),
         ]
 
     def _mutate_pod(self, request: ReviewRequest) -> ReviewVerdict:
@@ -266,6 +265,8 @@ def _whole(raw: Raw) -> dict[str, Any]:
     for key in ("metadata", "spec", "status"):
         if not isinstance(whole.get(key) or {}, dict):
             raise UnreadableReviewObject(f"the object can't be read: {key} is not a map")
+    if not isinstance((whole.get("spec") or {}).get("claims") or {}, dict):
+        raise UnreadableReviewObject("the object can't be read: spec.claims is not a map")
     return whole
 
 
@@ -274,19 +275,17 @@ def _check_number(what: str, found: Sized, limit: int) -> None:
         raise UnreadableReviewObject(f"{len(found)} {what} are more than deviceshare accepts: at most {limit}")
 
 
-def _handler(
-    kind: str, judge: Callable[[ReviewRequest], ReviewVerdict], identity: str = ""
-) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _handler(kind: str, judge: Callable[[ReviewRequest], ReviewVerdict], identity: str = "") -> Handler:
     repeats = Repeats()
     most = MAX_LEDGER_MEMBERS if kind == contract.NODE_DEVICES_KIND else MAX_MEMBERS
 
-    async def handle(request: web.Request) -> web.Response:
+    async def handle(request: HttpRequest) -> Response:
         try:
-            review = decode(await request.read(), kind, identity, most)
+            review = decode(request.body, kind, identity, most)
         except BadReview as error:
             if (omitted := repeats.passes("no review")) is not None:
                 log.warning("Refused a malformed review", path=request.path, error=str(error), **omitted)
-            raise web.HTTPBadRequest(text=f"{error}\n") from error
+            raise Refusal(400, f"{error}\n") from error
         try:
             verdict = judge(review)
             body = encode(review, verdict)
@@ -295,8 +294,6 @@ def _handler(
                 str(error) if isinstance(error, UnreadableReviewObject) else "the object is nested too deeply", code=400
             )
             body = encode(review, verdict)
-        response = web.Response(body=body, content_type="application/json")
-        response[RESULT] = "refused" if verdict.refusal else "ok"
-        return response
+        return Response(body, 200, JSON, "refused" if verdict.refusal else "ok")
 
     return handle

@@ -6,7 +6,6 @@ from typing import Final, Protocol
 
 import msgspec
 import structlog
-from aiohttp import web
 from msgspec import Raw, Struct, field
 
 from deviceshare.domain.admission.pod_guard import PodGuard
@@ -19,9 +18,9 @@ from deviceshare.domain.placement.join_obstacles import missing, pod_obstacle, r
 from deviceshare.domain.placement.shapes import Filtered
 from deviceshare.loops.ports import ApiError, Mirror
 from deviceshare.loops.protocol.bind import Refused
+from deviceshare.web.messages import JSON, Handler, HttpRequest, Response, Route
 from deviceshare.web.origins import LOOPBACK, OwnNames, check_json, check_origin
 from deviceshare.web.quoting import quoted
-from deviceshare.web.server import RESULT
 
 # Questions and answers of the scheduler extender protocol, JSON with Go's capitalised keys.
 # https://github.com/kubernetes/kube-scheduler/blob/master/extender/v1/types.go; `nodeCacheCapable` decides whether
@@ -202,16 +201,16 @@ class Extender:
     guard: PodGuard = PodGuard()  # noqa: RUF009 it is never changed
     own_names: OwnNames | None = LOOPBACK
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         """The extender's paths, for a Server of `MAX_BODY` bytes and `TIMEOUT` seconds."""
         return [
-            web.post("/filter", self._decoded(self._filter)),
-            web.post("/prioritize", self._decoded(self._prioritize)),
-            web.post("/preempt", self._decoded(self._preempt)),
-            web.post("/bind", self._decoded(self._bind)),
+            Route("POST", "/filter", self._decoded(self._filter)),
+            Route("POST", "/prioritize", self._decoded(self._prioritize)),
+            Route("POST", "/preempt", self._decoded(self._preempt)),
+            Route("POST", "/bind", self._decoded(self._bind)),
         ]
 
-    async def _filter(self, body: bytes) -> web.Response:
+    async def _filter(self, body: bytes) -> Response:
         arguments = ARGUMENTS.decode(body)
         names, whole = named_nodes(arguments)
         pod = self.guard(arguments.pod)
@@ -230,7 +229,7 @@ class Extender:
             return Filtered([], {obstacle or missing(pod): list(names)})
         return self.fleet.filter(request, names)
 
-    async def _prioritize(self, body: bytes) -> web.Response:
+    async def _prioritize(self, body: bytes) -> Response:
         arguments = ARGUMENTS.decode(body)
         names, _ = named_nodes(arguments)
         pod = arguments.pod
@@ -238,7 +237,7 @@ class Extender:
         scores = self.fleet.prioritize(request, names) if request else dict.fromkeys(names, 0)
         return _json(scores_result(scores))
 
-    async def _preempt(self, body: bytes) -> web.Response:
+    async def _preempt(self, body: bytes) -> Response:
         """Allows evictions only on nodes that pass filter already: evicting a pod releases no device of a claim."""
         asked = PREEMPTION.decode(body)
         pod, victims = self.guard(asked.pod), asked.victims
@@ -250,7 +249,7 @@ class Extender:
         fits = self._place(pod, list(victims)).fits
         return _json(preemption_result({node: victims[node] for node in fits}), "ok" if fits else "no-fit")
 
-    async def _bind(self, body: bytes) -> web.Response:
+    async def _bind(self, body: bytes) -> Response:
         asked = BINDING.decode(body)
         if (fault := self.fault()) and not self.binder.deviceless(asked.pod_uid):
             return _json(error_result(fault), "not-ready")
@@ -263,16 +262,14 @@ class Extender:
             return _json(error_result(f"deviceshare: {error}"), result)
         return _json(error_result(""))
 
-    def _decoded(
-        self, answer: Callable[[bytes], Awaitable[web.Response]]
-    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _decoded(self, answer: Callable[[bytes], Awaitable[Response]]) -> Handler:
         """Answers malformed JSON with 400 and its position, and refuses requests forged through browsers."""
 
-        async def handler(request: web.Request) -> web.Response:
+        async def handler(request: HttpRequest) -> Response:
             check_origin(request, self.own_names)
             check_json(request)
             try:
-                return await answer(await request.read())
+                return await answer(request.body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 message = f"not a request of a kube-scheduler (k8s.io/kube-scheduler/extender/v1): {quoted(error)}"
                 return _json(error_result(message), "malformed", status=400)
@@ -280,7 +277,5 @@ class Extender:
         return handler
 
 
-def _json(body: bytes, result: str = "ok", status: int = 200) -> web.Response:
-    response = web.Response(body=body, status=status, content_type="application/json")
-    response[RESULT] = result
-    return response
+def _json(body: bytes, result: str = "ok", status: int = 200) -> Response:
+    return Response(body, status, JSON, result)

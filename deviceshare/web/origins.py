@@ -11,9 +11,9 @@ import ipaddress
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from aiohttp import web
 from yarl import URL
 
+from deviceshare.web.messages import HttpRequest, Refusal
 from deviceshare.web.quoting import quoted
 
 
@@ -46,22 +46,22 @@ def _names(host: str, asked: str) -> bool:
     return True
 
 
-def check_origin(request: web.Request, own: OwnNames | None) -> None:
-    """Raises HTTPMisdirectedRequest or HTTPForbidden.
+def check_origin(request: HttpRequest, own: OwnNames | None) -> None:
+    """Raises Refusal: 421 or 403.
 
     `own` is None where client and server have verified each other's certificates, and with them the name.
     """
-    asked = request.headers.get("Host", "")
+    asked = request.headers.get("host", "")
     if own is not None and not own.answers_to(asked):
         text = f"deviceshare does not serve the name {quoted(asked)}: use an IP address or localhost\n"
-        raise web.HTTPMisdirectedRequest(text=text)
-    origin = request.headers.get("Origin")
+        raise Refusal(421, text)
+    origin = request.headers.get("origin")
     if origin is not None and origin not in (f"http://{asked}", f"https://{asked}"):
-        raise web.HTTPForbidden(text=f"deviceshare does not serve pages of the origin {quoted(origin)}\n")
+        raise Refusal(403, f"deviceshare does not serve pages of the origin {quoted(origin)}\n")
 
 
-def check_json(request: web.Request) -> None:
-    """Raises HTTPUnsupportedMediaType."""
-    if request.content_type != "application/json":
-        text = f"Content-Type {quoted(request.content_type)} is not accepted: send application/json\n"
-        raise web.HTTPUnsupportedMediaType(text=text)
+def check_json(request: HttpRequest) -> None:
+    """Raises Refusal: 415."""
+    sent = request.headers.get("content-type", "")
+    if sent.partition(";")[0].strip().lower() != "application/json":
+        raise Refusal(415, f"Content-Type {quoted(sent)} is not accepted: send application/json\n")

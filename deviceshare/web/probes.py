@@ -1,15 +1,15 @@
 """Probes and metrics over HTTP."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from aiohttp import web
 from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from deviceshare.metrics import ServerMetrics
+from deviceshare.web.messages import Handler, HttpRequest, Response, Route, plain
 
 # The answer to scrapes of /metrics, rendered at most once a second for all scrapers.
 # Collecting the metrics takes the event loop, one family at a time; rendering, which takes most of the time where
@@ -82,30 +82,30 @@ Check = Callable[[], str]
 """Returns why the check fails, or "". Called on the event loop: it must neither block nor raise."""
 
 
-def probe_routes(live: Mapping[str, Check], ready: Mapping[str, Check], metrics: ServerMetrics) -> list[web.RouteDef]:
+def probe_routes(live: Mapping[str, Check], ready: Mapping[str, Check], metrics: ServerMetrics) -> list[Route]:
     """`/livez`, `/readyz` (200, or 500 when a check fails; `?verbose` lists all of them) and `/metrics`."""
 
     scrapes = Scrapes(metrics)
 
-    async def scrape(request: web.Request) -> web.Response:
-        body, content_type = await scrapes.answer(request.headers.get("Accept", ""))
-        return web.Response(body=body, headers={"Content-Type": content_type})
+    async def scrape(request: HttpRequest) -> Response:
+        body, content_type = await scrapes.answer(request.headers.get("accept", ""))
+        return Response(body, headers={"Content-Type": content_type})
 
     return [
-        web.get("/livez", _handler("livez", live)),
-        web.get("/readyz", _handler("readyz", ready)),
-        web.get("/metrics", scrape),
+        Route("GET", "/livez", _handler("livez", live)),
+        Route("GET", "/readyz", _handler("readyz", ready)),
+        Route("GET", "/metrics", scrape),
     ]
 
 
-def _handler(name: str, checks: Mapping[str, Check]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(request: web.Request) -> web.Response:
+def _handler(name: str, checks: Mapping[str, Check]) -> Handler:
+    async def answer(request: HttpRequest) -> Response:
         faults = {check: ask() for check, ask in checks.items()}
         failed = any(faults.values())
         if not failed and "verbose" not in request.query:
-            return web.Response(text="ok")
+            return plain("ok")
         lines = [f"[-]{check}: {fault}" if fault else f"[+]{check} ok" for check, fault in faults.items()]
         lines.append(f"{name} check {'failed' if failed else 'passed'}")
-        return web.Response(text="\n".join(lines) + "\n", status=500 if failed else 200)
+        return plain("\n".join(lines) + "\n", 500 if failed else 200)
 
     return answer

@@ -6,18 +6,17 @@ from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
-from aiohttp import web
 from msgspec import Struct
 
 from deviceshare.domain.answers.picture import Picture
 from deviceshare.domain.answers.pod_view import UseView
 from deviceshare.domain.vendors import label_of
+from deviceshare.web.messages import Client, Handler, HttpRequest, Refusal, Response, Route, plain
 from deviceshare.web.origins import OwnNames, check_origin
-from deviceshare.web.server import BOUND
 
 # The newest state of something that changes in bursts, encoded once for all its readers.
 # A page open on many screens costs no more than on one, and nothing while none is open: a snapshot is made only while
@@ -228,9 +227,6 @@ def encode(replica: Replica, cluster: Picture) -> bytes:
     return msgspec.json.encode(PageState(replica, cluster, labels))
 
 
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
 class Ui:
     """Serves the page, its state (`/ui/state`, JSON), and notifications of changes (`/ui/events`, server-sent events).
 
@@ -245,78 +241,71 @@ class Ui:
         self._streams = 0
         self._files = {file.name: file.read_bytes() for file in _PAGE.iterdir() if file.suffix in _TYPES}
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         """`/ui` and the paths below it; `/` redirects there."""
-        routes: dict[str, _Handler] = {"/": self._to_page, "/ui": self._file("index.html")}
+        routes: dict[str, Handler] = {"/": self._to_page, "/ui": self._file("index.html")}
         routes |= {f"/ui/{name}": self._file(name) for name in self._files if name != "index.html"}
         routes |= {"/ui/state": self._state, "/ui/events": self._events, "/ui/use": self._answer_use}
-        return [web.get(path, self._guarded(handler)) for path, handler in routes.items()]
+        return [Route("GET", path, self._guarded(handler)) for path, handler in routes.items()]
 
-    def _guarded(self, handler: _Handler) -> _Handler:
-        async def guarded(request: web.Request) -> web.StreamResponse:
+    def _guarded(self, handler: Handler) -> Handler:
+        async def guarded(request: HttpRequest) -> Response | None:
             try:
                 check_origin(request, self._own_names)
-            except web.HTTPException as refusal:
-                refusal.headers.update(_HEADERS)
+            except Refusal as refusal:
+                refusal.response.headers = {**refusal.response.headers, **_HEADERS}
                 raise
             return await handler(request)
 
         return guarded
 
-    async def _to_page(self, _: web.Request) -> web.StreamResponse:
-        return web.Response(status=302, headers={**_HEADERS, "Location": "ui"})
+    async def _to_page(self, _: HttpRequest) -> Response | None:
+        return Response(status=302, headers={**_HEADERS, "Location": "ui"})
 
-    def _file(self, name: str) -> _Handler:
+    def _file(self, name: str) -> Handler:
         headers = {**_HEADERS, "Content-Type": f"{_TYPES[Path(name).suffix]}; charset=utf-8"}
 
-        async def answer(_: web.Request) -> web.StreamResponse:
-            return web.Response(body=self._files[name], headers=headers)
+        async def answer(_: HttpRequest) -> Response | None:
+            return Response(body=self._files[name], headers=headers)
 
         return answer
 
-    async def _state(self, request: web.Request) -> web.StreamResponse:
+    async def _state(self, request: HttpRequest) -> Response | None:
         newest = await self._snapshots.current()
         if not newest.number:
-            return web.Response(status=503, text="deviceshare is stopping\n", headers=_HEADERS)
+            return plain("deviceshare is stopping\n", 503, _HEADERS)
         headers = {**_HEADERS, "Content-Type": "application/json", "Vary": "Accept-Encoding"}
-        if "gzip" in request.headers.get("Accept-Encoding", ""):
-            return web.Response(body=newest.packed, headers={**headers, "Content-Encoding": "gzip"})
-        return web.Response(body=newest.body, headers=headers)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(body=newest.packed, headers={**headers, "Content-Encoding": "gzip"})
+        return Response(body=newest.body, headers=headers)
 
-    async def _answer_use(self, request: web.Request) -> web.Response:
+    async def _answer_use(self, request: HttpRequest) -> Response:
         body = msgspec.json.encode(await self._use() if self._use else _NO_USE)
         headers = {**_HEADERS, "Content-Type": "application/json", "Vary": "Accept-Encoding"}
-        if len(body) > _COMPRESSED and "gzip" in request.headers.get("Accept-Encoding", ""):
+        if len(body) > _COMPRESSED and "gzip" in request.headers.get("accept-encoding", ""):
             body, headers["Content-Encoding"] = await asyncio.to_thread(gzip.compress, body, 1), "gzip"
-        return web.Response(body=body, headers=headers)
+        return Response(body=body, headers=headers)
 
-    async def _events(self, request: web.Request) -> web.StreamResponse:
+    async def _events(self, request: HttpRequest) -> Response | None:
         if self._streams >= MAX_STREAMS or self._snapshots.closed:
-            return web.Response(
-                status=503, text="too many streams: poll /ui/state every few seconds\n", headers=_HEADERS
-            )
-        stream = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
-        await stream.prepare(request)
-        request[BOUND].reschedule(None)  # a stream lasts; STREAM_SECONDS bounds it
+            return plain("too many streams: poll /ui/state every few seconds\n", 503, _HEADERS)
+        request.client.remove_timeout()  # a stream lasts; STREAM_SECONDS bounds it
+        await request.client.begin_stream({**_HEADERS, "Content-Type": "text/event-stream"})
         self._streams += 1
         try:
             with self._snapshots.looking(), suppress(TimeoutError, ConnectionResetError):
                 async with asyncio.timeout(STREAM_SECONDS):
-                    await send_changes(self._snapshots, stream)
+                    await send_changes(self._snapshots, request.client)
         finally:
             self._streams -= 1
-        return stream
+        return None
 
 
-class _Writer(Protocol):
-    async def write(self, data: bytes) -> None: ...
-
-
-async def send_changes(snapshots: Snapshots, stream: _Writer) -> None:
+async def send_changes(snapshots: Snapshots, client: Client) -> None:
     """Sends the number of each new snapshot, and a comment where there is none for long, until they are closed."""
     sent = 0
     while not snapshots.closed:
         newest = await snapshots.after(sent, KEEPALIVE_SECONDS)
         # A write waits until the browser has read what was sent before: a slow one then gets only the newest number.
-        await stream.write(f"data: {newest}\n\n".encode() if newest != sent else b":\n\n")
+        await client.write(f"data: {newest}\n\n".encode() if newest != sent else b":\n\n")
         sent = newest

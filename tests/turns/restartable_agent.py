@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
-from aiohttp import web
 
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.agent.pods_api import Caller, Callers, Endpoint, TurnsApi, plain, pods_server
@@ -21,6 +20,7 @@ from deviceshare.domain.device_health.containers import NodePod
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.shares import GROUP, Holder
 from deviceshare.flags import Address
+from deviceshare.web.messages import HttpRequest, Response
 
 POD = msgspec.convert({"metadata": {"name": "pod", "namespace": "default", "uid": "uid-of-pod"}}, NodePod)
 LEDGER = msgspec.convert(
@@ -31,7 +31,7 @@ LEDGER = msgspec.convert(
 class OneCaller:
     """Takes everybody for the same pod."""
 
-    async def caller(self, _: web.Request) -> Caller:
+    async def caller(self, _: HttpRequest) -> Caller:
         return Caller(POD, Holder("uid-of-team", GROUP, Claim("team").group), LEDGER)
 
 
@@ -49,7 +49,7 @@ async def main(port: int, directory: str, *, blind: bool) -> None:
     turns = Turns(processes, records, metrics)
     api = TurnsApi(turns, cast("Callers", OneCaller()))
 
-    async def view(_: web.Request) -> web.StreamResponse:
+    async def view(_: HttpRequest) -> Response:
         return plain(msgspec.json.encode(turns.view()).decode())
 
     server = pods_server(Address("127.0.0.1", port), [*api.endpoints, Endpoint("/view", "", view)], metrics)

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp import web
 
 from deviceshare.agent import pods_api
 from deviceshare.agent.pods_api import Callers, Endpoint, plain
+from deviceshare.web.messages import HttpRequest, Response
 from deviceshare.web.server import Server
 from tests.unit.agent.asking import A, B, C, ask, serving
 from tests.unit.agent.node import TEAM, Node
@@ -25,7 +25,7 @@ class Home(Node):
         """The UIDs of pods without a process."""
         known = Callers(self.own, self.may_run)
 
-        async def whoami(request: web.Request) -> web.StreamResponse:
+        async def whoami(request: HttpRequest) -> Response:
             found = await known.caller(request)
             return plain(f"{found.meta.key} {found.meta.uid} {found.holder}")
 

@@ -4,14 +4,14 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
-from aiohttp import web
 
 from deviceshare.agent import pods_api
 from deviceshare.agent.pods_api import Endpoint, plain
+from deviceshare.web.messages import HttpRequest, Response
 from tests.unit.agent.asking import A, B, ask, serving
 
 
-async def answer(_: web.Request) -> web.StreamResponse:
+async def answer(_: HttpRequest) -> Response:
     return plain("here\n")
 
 
@@ -53,7 +53,7 @@ async def test_nothing_of_a_request_is_reflected() -> None:
 async def test_a_long_header_or_body_is_refused() -> None:
     """Questions are short."""
     async with serving([GIVE]) as server:
-        long = await ask(server, "/give", method="POST", headers={"X-Long": "x" * 10_000})
+        long = await ask(server, "/give", method="POST", headers={"X-Long": "x" * 20_000})
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"POST /give HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n")
         refused = await asyncio.wait_for(reader.read(200), 10)

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from aiohttp import web
 
 from deviceshare.agent import pods_api
 from deviceshare.agent.pods_api import Callers, Endpoint, Streams
+from deviceshare.web.messages import HttpRequest
 from tests.unit.agent.asking import A, B, C, ask, runs, serving
 from tests.unit.agent.node import TEAM, Node
 
@@ -24,14 +24,12 @@ class Streaming(Node):
         self.end = asyncio.Event()
         callers, streams = Callers(self.own, runs), Streams()
 
-        async def stay(request: web.Request) -> web.StreamResponse:
+        async def stay(request: HttpRequest) -> None:
             caller = await callers.caller(request)
             with streams.opened(request, caller):
-                stream = web.StreamResponse()
-                await stream.prepare(request)
+                await request.client.begin_stream({})
                 await self.end.wait()
-                await stream.write(b"done\n")
-                return stream
+                await request.client.write(b"done\n")
 
         self.endpoint = Endpoint("/stay", "Stays.", stay)
 

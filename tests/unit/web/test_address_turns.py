@@ -2,7 +2,7 @@
 
 import asyncio
 
-from deviceshare.web.connections import AddressTurns
+from deviceshare.web.crowd import AddressTurns
 
 
 async def test_who_comes_alone_does_not_wait() -> None:

@@ -617,6 +617,14 @@ async def test_maps_that_are_none_are_refused_by_name(webhooks: Webhooks, field:
     assert f"{field} is not a map" in answer["status"]["message"]
 
 
+@pytest.mark.parametrize("claims", ["x", 1, [["a"]]], ids=str)
+async def test_a_ledger_whose_claims_are_no_map_is_not_deleted(webhooks: Webhooks, claims: Any) -> None:
+    """Nobody can say that it has none."""
+    review = {"operation": "DELETE", "object": None, "oldObject": {**LEDGER, "spec": {"claims": claims}}}
+    answer = await webhooks.ask("/validate-node-devices", contract.NODE_DEVICES_KIND, user="root", **review)
+    assert answer["status"] == {"code": 400, "message": "the object can't be read: spec.claims is not a map"}
+
+
 @pytest.mark.parametrize("name", [["B"], {"a": 1}, None, 1], ids=str)
 async def test_a_variable_whose_name_is_no_text_is_left_to_the_api_server(webhooks: Webhooks, name: Any) -> None:
     """The webhook sees pods before anybody has checked them."""

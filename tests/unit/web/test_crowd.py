@@ -1,6 +1,6 @@
 """Who has to make room on a server that is full."""
 
-from deviceshare.web.connections import Crowd, CrowdBounds
+from deviceshare.web.crowd import Crowd, CrowdBounds
 
 
 class Someone:

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp import ClientSession
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.groups import Group
@@ -19,7 +18,9 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import NO_LEDGER, NOT_SHARED, OTHER_LABELS, not_injected
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import Refused
-from deviceshare.web.extender import MAX_BODY, STARTING, Extender
+from deviceshare.metrics import Metrics
+from deviceshare.web.extender import MAX_BODY, STARTING, TIMEOUT, Extender
+from deviceshare.web.server import Server
 from tests.unit.web.mirrors import FixedMirror
 
 GPU = "nvidia.com/gpu"
@@ -88,15 +89,22 @@ def pod(name: str = "p", *, joins: str = "team", injected: bool = True, labelled
 @asynccontextmanager
 async def asking(
     known: Fleet, *groups: Group, binder: RecordingBinder | None = None, ready: bool = True
-) -> AsyncIterator[TestClient[web.Request, web.Application]]:
+) -> AsyncIterator[ClientSession]:
     extender = Extender(known, FixedMirror(*groups), binder or RecordingBinder(), lambda: "" if ready else STARTING)
-    app = web.Application(client_max_size=MAX_BODY)
-    app.add_routes(extender.routes())
-    async with TestClient(TestServer(app)) as client:
+    async with served(extender) as client:
         yield client
 
 
-async def post(client: TestClient[web.Request, web.Application], verb: str, body: Any) -> Any:
+@asynccontextmanager
+async def served(extender: Extender) -> AsyncIterator[ClientSession]:
+    server = Server("extender", "127.0.0.1", 0, extender.routes(), Metrics(), max_body=MAX_BODY, timeout=TIMEOUT)
+    await server.start()
+    async with ClientSession(f"http://127.0.0.1:{server.port}") as client:
+        yield client
+    await server.stop()
+
+
+async def post(client: ClientSession, verb: str, body: Any) -> Any:
     """The answer's JSON; the status must be 200, since kube-scheduler reads no other."""
     async with client.post(f"/{verb}", json=body) as response:
         assert response.status == 200, await response.text()
@@ -434,9 +442,7 @@ async def test_the_scheduler_may_call_the_extender_by_any_name_of_loopback(host:
 async def test_behind_client_certificates_the_extender_answers_to_its_services_name() -> None:
     """Which the scheduler has checked, and which no browser comes by."""
     extender = Extender(fleet({"a": 4}), FixedMirror(group()), RecordingBinder(), lambda: "", own_names=None)
-    app = web.Application()
-    app.add_routes(extender.routes())
     headers = JSON | {"Host": "deviceshare-extender.deviceshare-system.svc"}
     body = json.dumps({"Pod": pod(), "NodeNames": ["a"]})
-    async with TestClient(TestServer(app)) as client, client.post("/filter", data=body, headers=headers) as answer:
+    async with served(extender) as client, client.post("/filter", data=body, headers=headers) as answer:
         assert answer.status == 200

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from deviceshare.metrics import Metrics
+from deviceshare.web.messages import HttpRequest, Response, Route
 from deviceshare.web.server import CannotListen, Server
 
 ELSEWHERE = "192.0.2.1"
@@ -48,10 +48,12 @@ async def test_a_name_without_an_address_of_this_machine_is_refused(monkeypatch:
 async def test_a_crowd_at_the_door_is_let_in_one_by_one() -> None:
     """However many wait to be accepted: sockets for which there is no place are closed, and others get their turns."""
 
-    async def nothing(_: web.Request) -> web.Response:
-        return web.Response()
+    async def nothing(_: HttpRequest) -> Response:
+        return Response()
 
-    server = Server("probe", "127.0.0.1", 0, [web.get("/", nothing)], Metrics(), max_body=1, timeout=5, connections=4)
+    server = Server(
+        "probe", "127.0.0.1", 0, [Route("GET", "/", nothing)], Metrics(), max_body=1, timeout=5, connections=4
+    )
     await server.start()
     crowd = [connected(server.port) for _ in range(200)]
     before, most = open_files(), 0

@@ -3,25 +3,24 @@
 import asyncio
 import datetime
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import ClientSession
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from deviceshare.certificates.serving import Certificate, UnusableCertificate
 from deviceshare.metrics import Metrics
-from deviceshare.web.server import RESULT, CannotListen, Server
+from deviceshare.web.messages import Handler, HttpRequest, Response, Route, plain
+from deviceshare.web.server import CannotListen, Server
 
-Handler = Callable[[web.Request], Awaitable[web.Response]]
 
-
-async def echo(request: web.Request) -> web.Response:
-    return web.Response(body=await request.read())
+async def echo(request: HttpRequest) -> Response:
+    return Response(request.body)
 
 
 @asynccontextmanager
@@ -33,7 +32,7 @@ async def serving(
         "webhook",
         "127.0.0.1",
         0,
-        [web.post("/filter", handler)],
+        [Route("POST", "/filter", handler)],
         metrics,
         max_body=max_body,
         timeout=timeout,
@@ -65,10 +64,8 @@ async def test_a_request_is_answered_and_counted_by_verb() -> None:
 async def test_a_handler_names_the_result_that_is_counted() -> None:
     """An extender answers 200 with an error inside."""
 
-    async def refuse(request: web.Request) -> web.Response:
-        response = web.Response()
-        response[RESULT] = "refused"
-        return response
+    async def refuse(request: HttpRequest) -> Response:
+        return Response(result="refused")
 
     async with serving(refuse) as (server, metrics):
         await post(server)
@@ -93,7 +90,7 @@ async def test_a_body_over_the_bound_is_answered_413() -> None:
 async def test_a_handler_without_an_answer_in_time_is_answered_503() -> None:
     """The caller would give up in silence; like this both sides know."""
 
-    async def hang(request: web.Request) -> web.Response:
+    async def hang(request: HttpRequest) -> Response:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -124,10 +121,10 @@ async def test_stopping_lets_a_request_end() -> None:
     """The pod under its hands would otherwise wait for a retry."""
     entered, leave = asyncio.Event(), asyncio.Event()
 
-    async def slow(request: web.Request) -> web.Response:
+    async def slow(request: HttpRequest) -> Response:
         entered.set()
         await leave.wait()
-        return web.Response(text="done")
+        return plain("done")
 
     async with asyncio.timeout(10), serving(slow) as (server, _):
         answer = asyncio.create_task(post(server))

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import msgspec
@@ -15,6 +15,7 @@ from deviceshare.domain.answers.pod_view import UseView, view_of_use
 from deviceshare.domain.objects.usage import DeviceHour, NodeUse
 from deviceshare.metrics import Metrics
 from deviceshare.web import ui
+from deviceshare.web.messages import Client
 from deviceshare.web.server import Server
 from deviceshare.web.ui import Snapshots
 from tests.unit.domain.objects import a_fleet, a_group, a_ledger, a_node, a_pod, gpus
@@ -209,7 +210,7 @@ async def test_a_slow_reader_is_told_only_the_newest(page: Page) -> None:
     """What it missed is of no use to it, and must not pile up."""
     reader = SlowReader()
     with page.snapshots.looking():
-        telling = asyncio.create_task(ui.send_changes(page.snapshots, reader))
+        telling = asyncio.create_task(ui.send_changes(page.snapshots, cast("Client", reader)))
         assert await reader.next() == b"data: 1\n\n"
         page.change()
         while (await page.snapshots.current()).number < 6:

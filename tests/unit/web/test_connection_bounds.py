@@ -4,16 +4,16 @@ import asyncio
 import gc
 import ssl
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientConnectionResetError, web
 from structlog.testing import capture_logs
 
 from deviceshare.certificates.serving import Certificate
 from deviceshare.metrics import Metrics
+from deviceshare.web.messages import Handler, HttpRequest, Response, Route
 from deviceshare.web.server import Server
 from tests.unit.web.test_server import a_certificate, echo, write_certificate
 
@@ -24,10 +24,10 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Attacked:
     """A server, its numbers, and the connections of who attacks it."""
 
-    def __init__(self, handler: Callable[[web.Request], Awaitable[web.Response]], **bounds: float) -> None:
+    def __init__(self, handler: Handler, **bounds: float) -> None:
         self.metrics = Metrics()
         given = {"max_body": 1000, "timeout": 0.2, **bounds}
-        self.server = Server("webhook", "127.0.0.1", 0, [web.post("/echo", handler)], self.metrics, **given)  # type: ignore[arg-type]
+        self.server = Server("webhook", "127.0.0.1", 0, [Route("POST", "/echo", handler)], self.metrics, **given)  # type: ignore[arg-type]
         self.writers: list[asyncio.StreamWriter] = []
 
     async def connect(self, data: bytes = b"", context: ssl.SSLContext | None = None) -> Streams:
@@ -53,9 +53,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def attacked(
-    handler: Callable[[web.Request], Awaitable[web.Response]] = echo, **bounds: float
-) -> AsyncIterator[Attacked]:
+async def attacked(handler: Handler = echo, **bounds: float) -> AsyncIterator[Attacked]:
     under = Attacked(handler, **bounds)
     await under.server.start()
     try:
@@ -115,8 +113,8 @@ async def test_bytes_that_trickle_in_do_not_put_off_the_end() -> None:
 async def test_an_answer_that_nobody_takes_is_ended() -> None:
     """It would be kept for as long as the connection."""
 
-    async def much(_: web.Request) -> web.Response:
-        return web.Response(body=bytes(64 << 20))
+    async def much(_: HttpRequest) -> Response:
+        return Response(bytes(64 << 20))
 
     async with attacked(much) as under:
         _, writer = await under.connect(HEAD + b"Content-Length: 0\r\n\r\n")
@@ -203,7 +201,7 @@ async def test_a_sender_that_goes_in_the_middle_is_no_error_of_ours() -> None:
 
 
 async def test_a_body_with_broken_chunks_ends_with_its_request() -> None:
-    """aiohttp doesn't tell who reads it."""
+    """And is no fault of ours."""
     async with attacked() as under:
         reader, writer = await under.connect(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
         await asyncio.sleep(0.1)
@@ -214,7 +212,7 @@ async def test_a_body_with_broken_chunks_ends_with_its_request() -> None:
 async def test_a_fault_of_ours_is_told_once_and_then_counted() -> None:
     """Whoever finds one must not fill the disk with its traceback."""
 
-    async def faulty(_: web.Request) -> web.Response:
+    async def faulty(_: HttpRequest) -> Response:
         raise ZeroDivisionError
 
     async with attacked(faulty) as under:
@@ -228,8 +226,8 @@ async def test_a_fault_of_ours_is_told_once_and_then_counted() -> None:
 async def test_a_client_that_leaves_before_its_answer_is_no_fault() -> None:
     """As one does that asks whether it may go on (Expect: 100-continue) and is gone when it is told."""
 
-    async def gone(_: web.Request) -> web.Response:
-        raise ClientConnectionResetError("Cannot write to closing transport")
+    async def gone(_: HttpRequest) -> Response:
+        raise ConnectionResetError("Cannot write to closing transport")
 
     async with attacked(gone) as under:
         with capture_logs() as logs:
