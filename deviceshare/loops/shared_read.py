@@ -1,7 +1,7 @@
-"""Fresh reads, shared by callers that arrive while one is under way.
+"""Fresh reads, shared by callers that arrive before one begins.
 
 claims.md lets several binds share one GET, as long as it began after each of them arrived. So a caller never joins a
-read that is under way; those who arrive meanwhile share the next one.
+read that is under way; those who arrive meanwhile share the next one, which begins when that one has ended.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ T = TypeVar("T")
 class SharedRead(Generic[T]):
     """Reads by key. Its tasks are its own: `close` ends them."""
 
-    def __init__(self, read: Callable[[str], Awaitable[T]]) -> None:
+    def __init__(self, read: Callable[[str], Awaitable[T]], *, gather: float = 0.0) -> None:
+        """`gather`: seconds for which a read waits for more callers where none is under way."""
         self._read = read
+        self._gather = gather
         self._running: dict[str, asyncio.Task[T]] = {}
         self._next: dict[str, asyncio.Task[T]] = {}
 
     async def __call__(self, key: str) -> T:
         """The result of a read of `key` that begins after this call, or what it raises."""
-        running = self._running.get(key)
-        if running is None:
-            task = self._running[key] = _task(self._run(key), f"read {key}")
-        else:
-            task = self._next.get(key) or self._queue(key, running)
+        task = self._next.get(key)
+        if task is None:
+            task = self._next[key] = _task(self._run(key, self._running.get(key)), f"read {key}")
         return await asyncio.shield(task)
 
     async def close(self) -> None:
@@ -35,23 +35,19 @@ class SharedRead(Generic[T]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _queue(self, key: str, running: asyncio.Task[T]) -> asyncio.Task[T]:
-        task = self._next[key] = _task(self._run_after(key, running), f"read {key} again")
-        return task
-
-    async def _run(self, key: str) -> T:
+    async def _run(self, key: str, running: asyncio.Task[T] | None) -> T:
+        try:
+            if running is not None:
+                await asyncio.wait({running})
+            elif self._gather:
+                await asyncio.sleep(self._gather)
+        finally:
+            mine = self._running[key] = self._next.pop(key)
         try:
             return await self._read(key)
         finally:
-            following = self._next.pop(key, None)
-            if following is None:
+            if self._running.get(key) is mine:
                 del self._running[key]
-            else:
-                self._running[key] = following
-
-    async def _run_after(self, key: str, running: asyncio.Task[T]) -> T:
-        await asyncio.wait({running})
-        return await self._run(key)
 
 
 def _task(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:

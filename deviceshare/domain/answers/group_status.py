@@ -84,14 +84,15 @@ def desired_status(
     )
 
 
-def status_once_bound(group: Group, node: Node, ledger: NodeDevices, now: str) -> GroupStatus:
-    """The status of an unbound group that the bind of its first pod writes together with its node.
+def status_once_bound(group: Group, node: Node, ledger: NodeDevices, pod: str, now: str) -> GroupStatus:
+    """The status of an unbound group that the bind of its first pod, `namespace/name`, writes together with its node.
 
-    `ledger` is the node's, with the group's claim. What is said is what the leader says of it until there are pods.
+    `ledger` is the node's, with the group's claim. What is said is what the leader says once it sees the pod there.
     """
     there = replace(group, status=replace(group.status, node_name=node.metadata.name))
     devices = _selected(there, ledger)
-    return _status(there, _holds(there, devices), _health(there, ledger, node, ()), devices, now)
+    status = _status(there, _holds(there, devices), _health(there, ledger, node, ()), devices, now)
+    return replace(status, allocated_pods=[pod], pod_count=1)
 
 
 def _status(group: Group, is_bound: Reason, health: Reason, devices: dict[str, str], now: str) -> GroupStatus:

@@ -5,6 +5,7 @@ resourceVersion that was read, so that of two writers one loses. A patch names o
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 from msgspec import Struct, convert, field, json, to_builtins
@@ -140,8 +141,8 @@ class LedgerStatus(Struct, frozen=True, gc=False, rename="camel"):
         return {name: line for name, line in lines.items() if line}
 
 
-class NodeDevices(Struct, frozen=True, gc=False, rename="camel"):
-    """`spec.claims` maps the UID of a holder to its claim."""
+class NodeDevices(Struct, frozen=True, dict=True, rename="camel"):
+    """`spec.claims` maps the UID of a holder to its claim. What follows from its fields is computed once."""
 
     most_faults: ClassVar[int] = 8192
     """More than claims fit: where a CRD of an older release pruned them, each is named."""
@@ -170,7 +171,7 @@ class NodeDevices(Struct, frozen=True, gc=False, rename="camel"):
         marked = meta.deletion_timestamp or contract.CLAIMS_FINALIZER in meta.finalizers
         return bool(marked) and not meta.owner_references and meta.annotations.get(contract.FILLED) == meta.uid
 
-    @property
+    @cached_property
     def hidden_claims(self) -> frozenset[str]:
         """The UIDs of claims that can't be read, where all else can; a part of one may be in `claims`.
 
@@ -182,12 +183,12 @@ class NodeDevices(Struct, frozen=True, gc=False, rename="camel"):
             return frozenset()
         return frozenset(path.removeprefix(_CLAIM).partition("]")[0] for path in faults)
 
-    @property
+    @cached_property
     def hardware(self) -> Hardware:
         """What the node's agent reports, or where it reports no devices, what DRA drivers publish; else empty."""
         return self.status.published.behind(self.status.hardware)
 
-    @property
+    @cached_property
     def devices(self) -> Devices:
         """The node's devices for groups, in its present numbering, without those that its agent doesn't see."""
         parts = {(part.resource, part.index): part.device for part in self.hardware.devices if not part.lost}
@@ -198,7 +199,7 @@ class NodeDevices(Struct, frozen=True, gc=False, rename="camel"):
         by_uuid = (self.present(device) for device in self.status.devices if device.uuid)
         return tuple(sorted({*here, *(device for device in by_uuid if device in named)}))
 
-    @property
+    @cached_property
     def kept_out(self) -> dict[Device, str]:
         """The devices that the node has, but not for groups, in its present numbering, and why."""
         return {self.present(d): each.text for each in self.status.withheld for d in each.devices}

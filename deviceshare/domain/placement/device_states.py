@@ -126,7 +126,10 @@ class DeviceState(Struct, frozen=True):
     @property
     def shareable(self) -> bool:
         """Whether pods without a group may get shares of it now, as far as there is room."""
-        return self.use in (Use.FREE, Use.SHARED) and not self.barriers and self.serves != SERVES_GROUPS
+        if self.use not in (Use.FREE, Use.SHARED) or self.serves == SERVES_GROUPS or not self.health.sound:
+            return False
+        elsewhere = self.pod or self.resource_claim or self.withheld or self.left or self.split
+        return not (elsewhere or self.claimed_twice or (self.doubt and not self.uid))
 
     @property
     def room(self) -> Room:
@@ -223,7 +226,7 @@ def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
     A device that is offered under two names is there twice, as `huawei.com/Ascend910` 0 and `huawei.com/Ascend310P` 0.
     """
     key = ledger.node, ledger.metadata.resource_version
-    if (known := _known.get(key)) is None or known[0] != ledger:
+    if (known := _known.get(key)) is None or (known[0] is not ledger and known[0] != ledger):
         known = _known[key] = ledger, _decide(ledger)
         if len(_known) > KEPT:
             del _known[next(iter(_known))]

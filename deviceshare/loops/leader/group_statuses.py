@@ -3,7 +3,7 @@
 A status is written only when something in it is wrong. A transition is written at once; everything else (which pods,
 what is in the way) waits for its turn before it is even looked at, so that 500 pods don't make 500 writes. A write to
 an unbound group makes a bind of it that is under way retry: so a group whose pods have not been refused yet is left
-alone for a moment. So is one that was just bound, until its first pod is: both are written at once.
+alone for a moment. So is one that was just bound, until its first pod is: the bind said already what is then so.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ GATHER_SECONDS: Final = 0.05
 UNSETTLED_SECONDS: Final = 2.0
 """How long an unbound group is left alone that a bind or a repair is probably taking just now."""
 FIRST_POD_SECONDS: Final = 1.0
-"""How long the Binding of the first pod is waited for, which follows that of its group."""
+"""How long the Binding of the first pod is waited for, which its group's status names already."""
 
 _CONCERNED: Final = "/concerned"
 """The key that stands for the waiting groups that a change concerns; no object has this name."""
@@ -61,8 +61,10 @@ class _GroupState(Struct):
     """The resourceVersion of that."""
     unsettled: float | None = None
     """Since when a bind or a repair is probably taking it."""
+    node: str = ""
+    """Its node at the last look."""
     first_pod_awaited: float | None = None
-    """Since when it has had a node, but neither a pod there nor a status that says so."""
+    """Since when it has had a node, but no pod there yet."""
     barred: set[str] = field(default_factory=set)
     """The UIDs of the pods with an Event that says that they wait in vain."""
     waits_for: Reason | None = None
@@ -98,7 +100,7 @@ class GroupStatuses:
     def enqueue_for_pods(self, name: str) -> None:
         """Enqueues the group one of whose pods changed: if it is bound, for when that may be written."""
         group, known = self._context.groups.get(name), self._known.get(name)
-        if group and group.node and known and known.written is not None and not self._begins_or_ends(group):
+        if group and group.node and known and known.written is not None and not self._is_looked_at_once(group):
             self.queue.add(name, max(self._pods_turn(name, known) - self._context.clock(), GATHER_SECONDS))
         else:
             self.enqueue(name, GATHER_SECONDS)
@@ -136,7 +138,7 @@ class GroupStatuses:
         if group.metadata.unreadable:
             return
         known = self._known.setdefault(name, _GroupState())
-        if known.pods_only and group.node and not self._begins_or_ends(group):
+        if known.pods_only and group.node and not self._is_looked_at_once(group):
             self._context.wait_until(self._pods_turn(name, known))
         known.pods_only = True
         if await self._repair(group):
@@ -164,6 +166,11 @@ class GroupStatuses:
         So that is written at once.
         """
         return bool(self._context.fleet.pods(group.uid)) != bool(group.status.allocated_pods)
+
+    def _is_looked_at_once(self, group: Group) -> bool:
+        """Whether the look at the group needs no turn: its status names its pods already, or none where it has some."""
+        pods, said = self._context.fleet.pods(group.uid), group.status.allocated_pods
+        return self._begins_or_ends(group) or (len(pods) == len(said) and pods.keys() == set(said))
 
     def _pods_turn(self, name: str, known: _GroupState) -> float:
         """When it may be written which pods use the bound group."""
@@ -218,10 +225,11 @@ class GroupStatuses:
             known.unsettled = None
         elif assumed or known.unsettled is None:
             known.unsettled = now  # While a bind is at it, however long its pods waited.
-        if not group.node or has_pods or group.status.allocated_pods or group.status.idle_since:
+        if not group.node or has_pods or group.status.idle_since:
             known.first_pod_awaited = None
-        elif known.first_pod_awaited is None:
+        elif known.node != group.node:
             known.first_pod_awaited = now
+        known.node = group.node
         known.waits_for = None if group.node else self._context.waits.of(group)
         known.choosy = any(pod.spec.node_selector or pod.spec.affinity for pod in pending)
         self._warn_barred(group, known, pending)

@@ -165,7 +165,7 @@ class Binder:
             raise Refused(elsewhere(request.holder, home))
         if group is not None and not group.node:
             # 3. and 4. The group's first pod claims for it, and binds it.
-            group, ledger = await self._settle(group, node)
+            group, ledger = await self._settle(group, node, pod.metadata.key)
         if request.share:
             # Shares. Of nobody's devices, or of the group's.
             ledger = await self._claim_share(request, node)
@@ -180,7 +180,7 @@ class Binder:
         await self._attach(self._cluster, pod, request.holder, node, devices, timeout=BINDING_SECONDS)
         log.info("Bound pod", pod=pod.metadata.key, holder=str(request.holder), node=node)
 
-    async def _settle(self, group: Group, node: str) -> tuple[Group, NodeDevices]:
+    async def _settle(self, group: Group, node: str, pod: str) -> tuple[Group, NodeDevices]:
         """Steps 3 and 4, once for all binds of the group that are under way in this process."""
         request = group.request
         if reason := self._fleet.opacity(request, node):
@@ -195,7 +195,7 @@ class Binder:
             ledger = await self._claim(wanted_devices(request, token=secrets.token_hex(8)), node)
             token = ledger.claims[group.uid].token
             devices = bind.joinable(ledger, group.holder, token)
-            said = self._said(group, node, ledger)
+            said = self._said(group, node, ledger, pod)
             settled = await holders.settle(self._cluster, group, node, devices, token=token, said=said)
             self._groups.put(settled)
             log.info("Bound group", group=group.name, node=node, devices=settled.status.selected_devices)
@@ -214,13 +214,13 @@ class Binder:
                 if self._quotas is not None:
                     self._quotas.put(quota)
 
-    def _said(self, group: Group, node: str, ledger: NodeDevices) -> Mapping[str, Any]:
-        """What the group's status says besides, so that the leader need write its pods alone.
+    def _said(self, group: Group, node: str, ledger: NodeDevices, pod: str) -> Mapping[str, Any]:
+        """What the group's status says besides, its first pod included, so that the leader need not write it.
 
         What isn't well is left to the leader, which tells people of it.
         """
         home = self._fleet.node(node)
-        status = status_once_bound(group, home, ledger, timestamps.now()) if home else None
+        status = status_once_bound(group, home, ledger, pod, timestamps.now()) if home else None
         return status_patch(group.status, status) if status and status.phase == BOUND else {}
 
     async def _claim_share(self, request: Request, node: str) -> NodeDevices:
