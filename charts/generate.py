@@ -1,12 +1,15 @@
-"""Generator of the chart's derived files and of manifests/install.yaml; a test fails while any of them is stale.
+"""Generator of the chart's derived files; a test fails while any of them is stale.
 
     python -m charts.generate
+    python -m charts.generate install.yaml
 
 - the resources that the description of `spec.resources` in the groups' CRD names, from the table of vendors;
 - the chart's copy of the CRDs, from manifests/crds (a chart is installed without the repository around it);
 - the tables of the admission policies (policies.py);
 - values.schema.json and the table of values in the chart's README, from values.yaml;
-- manifests/install.yaml, webhooks.yaml and policies.yaml, for people without Helm, from the chart.
+- manifests/webhooks.yaml and policies.yaml, which doctor compares with the cluster's, from the chart.
+
+install.yaml, for people without Helm, is part of a release and not of the repository; with a file's name it is written.
 """
 
 import re
@@ -53,7 +56,6 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield readme, _TABLE.sub(lambda _: values.table(described), readme.read_text())
     for name, text in policies.tables():
         yield chart / "files" / "policies" / "tables" / name, text
-    yield ROOT / "manifests/install.yaml", _install(helm.render_files({}))
     # Agents that don't answer pods need no address in these.
     agents = {"agent": {"enabled": True, "pods": {"enabled": False}}}
     webhooks = helm.render_files({"admission": "webhooks", **agents}, _WITHOUT_CONDITIONS)
@@ -83,7 +85,9 @@ def _of(folder: str, head: str, files: Mapping[str, str]) -> str:
     return head + "---\n" + _without_helm("\n---\n".join(documents)) + "\n"
 
 
-def _install(files: Mapping[str, str]) -> str:
+def install() -> str:
+    """The chart with its default values, for kubectl and kustomize."""
+    files = helm.render_files({})
     minor = ".".join(helm.CURRENT.split(".")[:2])
     head = _INSTALL_HEAD.format(minor=minor, namespace=helm.NAMESPACE)
     documents = [text.strip().removeprefix("---\n") for path, text in sorted(files.items()) if path.endswith(".yaml")]
@@ -103,7 +107,10 @@ def stale() -> Iterator[tuple[Path, str]]:
 
 
 def main() -> None:
-    """Writes what is stale, and names it."""
+    """Writes what is stale, and names it; or install.yaml into the file that is named."""
+    for name in sys.argv[1:]:
+        Path(name).write_text(install())
+        return
     for file, text in stale():
         file.write_text(text)
         sys.stdout.write(f"{file.relative_to(ROOT)}\n")

@@ -14,6 +14,7 @@ import click
 from packaging.version import Version
 
 import deviceshare
+from charts import generate
 from release import bill_of_materials, chart_package, checksums, hashed_requirements, krew_manifest, single_file, wheels
 from release.closure import closure
 
@@ -60,7 +61,7 @@ def make(folder: Path, version: str, url: str) -> None:
 def small(folder: Path) -> None:
     """Writes what needs no download: the chart's package, the manifests, the bill of materials."""
     chart_package.write(folder)
-    shutil.copy(wheels.ROOT / "manifests" / "install.yaml", folder)
+    (folder / "install.yaml").write_text(generate.install())
     (folder / "deviceshare.cdx.json").write_text(bill_of_materials.bill("deviceshare"))
 
 

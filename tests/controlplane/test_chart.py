@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -14,7 +13,7 @@ import pytest
 import yaml
 from helm_python import Config
 
-from charts import helm
+from charts import generate, helm
 from charts.helm import NAMESPACE
 from deviceshare.domain import contract
 from deviceshare.kube.api import Api
@@ -183,23 +182,19 @@ def _key(each: Json) -> tuple[str, str]:
     return each["kind"], each["metadata"]["name"]
 
 
-def test_kustomize_renders_the_manifests(bare: Sandbox) -> None:
-    """manifests/kustomization.yaml, with kubectl of every version."""
-    rendered = list(yaml.safe_load_all(kubectl(bare, "kustomize", str(MANIFESTS))))
+def test_kustomize_renders_a_releases_manifest(bare: Sandbox, tmp_path: Path) -> None:
+    """As it is, with kubectl of every version, and with what docs/installation.md shows."""
+    (tmp_path / "install.yaml").write_text(generate.install())
+    (tmp_path / "kustomization.yaml").write_text("resources: [install.yaml]\n")
+    rendered = list(yaml.safe_load_all(kubectl(bare, "kustomize", str(tmp_path))))
 
-    whole = list(yaml.safe_load_all((MANIFESTS / "install.yaml").read_text()))
+    whole = list(yaml.safe_load_all((tmp_path / "install.yaml").read_text()))
     assert {_key(each): each for each in rendered} == {_key(each): each for each in whole}
 
-
-@since(36)  # kubectl's kustomize takes directories among `resources` from 1.21 on
-def test_the_documented_overlay_is_one(bare: Sandbox, tmp_path: Path) -> None:
-    """What docs/installation.md shows, beside a checkout."""
     text = (MANIFESTS.parent / "docs/installation.md").read_text()
-    [overlay] = re.findall(r"```yaml\n(# overlay/kustomization.yaml\n.*?)```", text, re.DOTALL)
-    shutil.copytree(MANIFESTS, tmp_path / "manifests")
-    (tmp_path / "overlay").mkdir()
-    (tmp_path / "overlay/kustomization.yaml").write_text(overlay)
-    rendered = list(yaml.safe_load_all(kubectl(bare, "kustomize", str(tmp_path / "overlay"))))
+    [shown] = re.findall(r"```yaml\n(# kustomization.yaml\n.*?)```", text, re.DOTALL)
+    (tmp_path / "kustomization.yaml").write_text(shown)
+    rendered = list(yaml.safe_load_all(kubectl(bare, "kustomize", str(tmp_path))))
 
     images = {name: each["image"] for name, each in containers(rendered).items()}
     assert images == {
