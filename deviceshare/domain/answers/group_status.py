@@ -281,7 +281,8 @@ def _of_devices(group: Group, ledger: NodeDevices | None, home: Node | None, pod
     if left := selected(state.device for state in mine if state.left):
         text = f"no placeholder pod on node {node} has {described(left)}, so the device plugin may allocate it"
         return Reason(ReasonKind.DEVICES_NOT_RESERVED, f"{text} to another pod", f"take others with {rebind}")
-    text = f"node {node} is Ready and has all its devices"
+    cordoned = f"; it is cordoned: no pod goes there until kubectl uncordon {node}" if home.spec.unschedulable else ""
+    text = f"node {node} is Ready and has all its devices{cordoned}"
     mine_sealed = (pod for pod in pods if pod.sealed and pod.lives and pod.holder_uid == group.uid)
     if outdated := sorted(pod.metadata.key for pod in mine_sealed if not is_current(pod, ledger, claim)):
         keys = f"{', '.join(outdated[:_SHOWN_PODS])}{' …' if len(outdated) > _SHOWN_PODS else ''}"
@@ -357,6 +358,11 @@ def how_lost(home: Node | None) -> str:
 def moved(node: str, home: Node | None) -> Reason:
     """Why a group has no node any more that left its lost one."""
     return Reason(ReasonKind.RELEASED, f"left node {node}, which {how_lost(home)}; {_REBOUND}")
+
+
+def left_cordoned(node: str) -> Reason:
+    """Why a group has no node any more that left its cordoned one."""
+    return Reason(ReasonKind.RELEASED, f"left node {node}, which is cordoned, for a pod that waits")
 
 
 def _down_for_good(group: Group) -> str:

@@ -230,7 +230,7 @@ MAX_COUNT = 1024
 """Devices of one resource in a group, as in the CRD's schema; more than any node has."""
 
 STAY, MOVE = "Stay", "Move"
-"""What becomes of a group whose node is lost."""
+"""What becomes of a group whose node is lost, or cordoned."""
 
 PENDING, BOUND, DEGRADED, TERMINATING = "Pending", "Bound", "Degraded", "Terminating"
 
@@ -246,6 +246,7 @@ class GroupSpec(Struct, frozen=True, gc=False, rename="camel"):
     release_after: str = ""
     deletion_policy: str = ""
     node_loss_policy: str = STAY
+    cordon_policy: str = MOVE
     allowed_namespaces: AllowedNamespaces | None = None
 
     @property

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from deviceshare.domain.objects.groups import MOVE, Group
+from deviceshare.domain.objects.groups import MOVE, STAY, Group
 from deviceshare.domain.objects.nodes import UNSCHEDULABLE, Affinity, Node, NodeTerm, admits, untolerated
 from deviceshare.domain.objects.pod_requests import CPU, Amounts, amounts, requests_of
 from deviceshare.domain.objects.pod_spec import TERMINAL
@@ -15,7 +15,7 @@ from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import DIALECTS, POD, Request
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import request_of
+from deviceshare.domain.placement.join_obstacles import pod_obstacle, request_of
 from deviceshare.domain.vendors import VENDORS
 
 # Barred pods: their own nodeSelector or node affinity rules out every node where their devices can be had.
@@ -131,6 +131,34 @@ def _may_be_on(pod: Pod, node: str) -> bool:
 def _may_be_of(pod: Pod, uid: str) -> bool:
     known = bool(pod.holder_uid) or not pod.metadata.hides("metadata.annotations")
     return uid in (pod.holder_uid, pod.share_uid) or not known
+
+
+# Cordoned nodes: a group of which no pod runs follows a pod that waits to another node, as after a drain.
+
+_MOST_ASKED: Final = 50
+"""Pods of one group that ask for different nodes, of which it is asked where they fit."""
+
+
+def leaves_cordoned(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> bool:
+    """Whether the group leaves its cordoned node: none of `pods`, which name it, goes there, and one elsewhere."""
+    home = fleet.node(group.node)
+    if home is None or not home.spec.unschedulable or group.spec.cordon_policy == STAY or group.deleting:
+        return False
+    if fleet.pods(group.uid) or fleet.assumed(group.uid):
+        return False
+    waiting = [pod for pod in pods if pod.pending and not pod.metadata.deletion_timestamp]
+    able = [pod for pod in waiting if pod_obstacle(pod, group, fleet.namespaces) is None]
+    if not able or any(untolerated([UNSCHEDULABLE], pod.spec.tolerations) is None for pod in able):
+        return False
+    fits = fleet.shared_nodes(fleet.situations.overview(group.request._replace(node="")).fits.names)
+    usable = [node for node in fits if node.ready and not node.spec.unschedulable]
+    asked = {msgspec.json.encode((p.spec.node_selector, p.spec.affinity, p.spec.tolerations)): p for p in able}
+    return any(_lets_in(node, pod) for pod in [*asked.values()][:_MOST_ASKED] for node in usable)
+
+
+def _lets_in(node: Node, pod: Pod) -> bool:
+    taint = untolerated(node.spec.taints, pod.spec.tolerations)
+    return taint is None and admits(pod.spec.node_selector, pod.spec.affinity, node)
 
 
 # A pod's node affinity, tightened to one node: the change that a lifted scheduling gate comes with.

@@ -389,7 +389,8 @@ def _facets(node: Node) -> tuple[object, ...]:
     annotated = [meta.annotations.get(key) for key in contract.DEVICE_ANNOTATIONS]
     counted = shared_resources.count_devices(node), shared_resources.memory_mib(node), shared_resources.advertised(node)
     booted = node.status.node_info.boot_id  # until its agent has reported since, nothing of the node is free
-    return meta.uid, meta.labels, meta.fault, node.ready, node.out_of_service, booted, annotated, counted
+    usable = node.ready, node.out_of_service, node.spec.unschedulable
+    return meta.uid, meta.labels, meta.fault, usable, booted, annotated, counted
 
 
 def _without_news(ledger: NodeDevices) -> tuple[object, ...]:

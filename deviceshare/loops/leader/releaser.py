@@ -10,6 +10,7 @@ mirrors say here. What is decided here is only when that is worth the requests.
 | displaced  | kube-scheduler has no place there for its pods      |                        | Event LeftNode      |
 | no devices | others have the devices that it had (coverage.py)   |                        | that, condition     |
 | node lost  | its policy is Move, and no pod of it is there       | both                   | that, condition     |
+| cordoned   | so is its node, and a pod of it waits for another   | that                   | that, condition     |
 | idle       | it has had no pods for as long as it says           | that; who could join   | Released, condition |
 
 Whatever the cause, a group one of whose pods lives on the node stays. The mark on the claim of a holder that is to stay
@@ -24,14 +25,14 @@ import structlog
 
 from deviceshare import timestamps
 from deviceshare.domain import contract
-from deviceshare.domain.answers.group_status import idle_seconds, moved, release_reason, unbound_for
+from deviceshare.domain.answers.group_status import idle_seconds, left_cordoned, moved, release_reason, unbound_for
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group, uses
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.join_obstacles import pod_obstacle
-from deviceshare.domain.placement.node_choice import barred, is_lost, left_behind, moves
+from deviceshare.domain.placement.node_choice import barred, is_lost, leaves_cordoned, left_behind, moves
 from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find, subject_of
 from deviceshare.loops.kinds import GROUPS, NODES
@@ -91,7 +92,14 @@ class Releaser:
         """Groups that were found to be in use after all. That one stays writes it, which enqueues it again."""
         self._displaced: dict[ClaimKey, float] = {}
         """Since when."""
-        self._causes = self._deleted, self._without_place, self._without_devices, self._on_lost_node, self._idle
+        self._causes = (
+            self._deleted,
+            self._without_place,
+            self._without_devices,
+            self._on_lost_node,
+            self._on_cordoned_node,
+            self._idle,
+        )
 
     # What enqueues a claim.
 
@@ -129,9 +137,9 @@ class Releaser:
                 self.queue.add(own_key(group))
 
     def change_node(self, name: str) -> None:
-        """Enqueues the groups that leave the node if it is lost."""
+        """Enqueues the groups that leave the node if it is lost, or cordoned."""
         for group in self._context.index.bound[name]:
-            if moves(group):
+            if moves(group) or group.status.idle_since:
                 self.queue.add(own_key(group))
 
     def displace(self, pod: Pod) -> None:
@@ -322,6 +330,19 @@ class Releaser:
         if seen is None:
             self.queue.add(key, LOOK_SECONDS)
         return None
+
+    async def _on_cordoned_node(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
+        if not self._leaves_cordoned(group, pending := self._context.index.pending[group.name]):
+            home = self._context.fleet.node(group.node)
+            if pending and home and home.spec.unschedulable:
+                self.queue.add(key, LOOK_SECONDS)  # Nothing tells when another node has room.
+            return None
+        reason = left_cordoned(group.node)
+        cause = Cause(lambda fresh, pods: not self._leaves_cordoned(fresh, pods), _saying(reason))
+        return _Leave("cordoned", "LeftNode", reason.text, cause)
+
+    def _leaves_cordoned(self, group: Group, pods: Iterable[Pod]) -> bool:
+        return leaves_cordoned(self._context.fleet, group, pods)
 
     async def _idle(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
         """How long is read from `status.idleSince`, so that it doesn't start again with each leader."""

@@ -152,3 +152,76 @@ async def test_a_node_out_of_service_gets_no_group() -> None:
         reason = world.fleet.filter(group.request, ["n1"]).reasons["n1"]
         assert reason.kind == "NodeOutOfService"
         assert f"kubectl taint node NODE {OUT_OF_SERVICE}-" in str(reason)
+
+
+# Cordoned nodes.
+
+CORDON = {"spec": {"unschedulable": True}}
+TOLERATION = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
+
+
+async def a_drained_group(world: World, **spec: Any) -> None:
+    """The group team on the node n1, whose only pod was evicted when that was cordoned; n2 has room."""
+    await a_settled_group(world)
+    world.cluster.edit(GROUPS, "team", {"spec": spec})
+    world.node("n2")
+    await soon(lambda: world.open("n2"))
+    world.cluster.edit(NODES, "n1", CORDON)
+    world.cluster.remove(PODS, "a", "ns")
+    await asyncio.sleep(1)
+
+
+@in_virtual_time
+async def test_a_group_follows_a_waiting_pod_off_its_cordoned_node() -> None:
+    """Once binds under way are over; before a pod waits it stays."""
+    async with led_world() as world:
+        await a_drained_group(world)
+        await asyncio.sleep(60)
+        assert world.read_group("team").node == "n1"
+        assert "it is cordoned: no pod goes there until kubectl uncordon n1" in world.message("team", "Healthy")
+        world.pod("b", "team", refused=True)
+        await soon(lambda: not world.read_group("team").node, BINDS_OVER_SECONDS + 5)
+        await asyncio.sleep(1)
+        assert world.holders("n1") == {}
+        assert ("LeftNode", "left node n1, which is cordoned, for a pod that waits") in [
+            (reason, text) for _, name, reason, text in world.recorder.events if name == "team"
+        ]
+        await world.bind("b", "n2")
+        await soon(lambda: world.condition("team", "Ready") == ("True", "Claimed"))
+
+
+@pytest.mark.parametrize(
+    "why",
+    ["a pod runs there", "its policy", "the pod tolerates it", "the pod fits nowhere else", "the others are tainted"],
+)
+@in_virtual_time
+async def test_a_group_stays_on_its_cordoned_node(why: str) -> None:
+    """It would win nothing, or doesn't want to."""
+    async with led_world() as world:
+        await a_drained_group(world, **({"cordonPolicy": "Stay"} if why == "its policy" else {}))
+        if why == "a pod runs there":
+            world.pod("c", "team")
+            await world.bind("c", "n1")
+        if why == "the others are tainted":
+            world.cluster.edit(NODES, "n2", {"spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}})
+        more = {
+            "the pod tolerates it": {"tolerations": [TOLERATION]},
+            "the pod fits nowhere else": {"nodeSelector": {"kubernetes.io/hostname": "n1"}},
+        }
+        world.pod("b", "team", refused=True, **more.get(why, {}))
+        await asyncio.sleep(BINDS_OVER_SECONDS + 60)
+        assert world.read_group("team").node == "n1"
+
+
+@in_virtual_time
+async def test_a_group_leaves_its_cordoned_node_when_another_has_room() -> None:
+    """Of which nothing tells, so it is looked at again."""
+    async with led_world() as world:
+        await a_settled_group(world)
+        world.cluster.edit(NODES, "n1", CORDON)
+        world.cluster.remove(PODS, "a", "ns")
+        world.pod("b", "team", refused=True)
+        await asyncio.sleep(BINDS_OVER_SECONDS + 60)
+        assert world.read_group("team").node == "n1"
+        world.node("n2")
+        await soon(lambda: not world.read_group("team").node, BINDS_OVER_SECONDS + LOOK_SECONDS + 5)
