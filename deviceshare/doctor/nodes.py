@@ -110,7 +110,7 @@ async def examine(api: Cluster, ours: Installation) -> AsyncIterator[Check]:
     else:
         said = f"{sum(pod.pending for pod in pods)} waiting, none of them barred by its own node affinity"
         findings = [*judge_waiting(nodes, ledgers.values(), groups, pods), *judge_placement(pods, gates=ours.by_gates)]
-        yield check("waiting pods", said, findings)
+        yield check("waiting pods", said, [*judge_homes(nodes, groups), *findings])
     said = "no device plugin may allocate a group's devices to a plain pod"
     yield check("plugin", said, judge_plugins(nodes, ledgers.values()))
     said = "the memory of every device is known, and no node advertises a resource of shares itself"
@@ -296,6 +296,21 @@ def judge_waiting(
         alike[each.reason].append(each.pod.metadata.key)
     return [
         Finding(WARNING, f"{listed(keys)} can't be bound: {reason.text}", reason.cure) for reason, keys in alike.items()
+    ]
+
+
+def judge_homes(nodes: Iterable[Node], groups: Iterable[Group]) -> list[Finding]:
+    """Groups that are bound to nodes where no further pod of theirs starts."""
+    there = {node.metadata.name: node.spec.unschedulable for node in nodes}
+    gone = [group.name for group in groups if group.node and group.node not in there]
+    cordoned = [f"{group.name} ({group.node})" for group in groups if there.get(group.node)]
+    back = "recreate the nodes, or the groups; or let them move: spec.nodeLossPolicy (docs/operations.md#lost-nodes)"
+    stay = "kubectl uncordon NODE; a group without a running pod leaves for one that waits, but for cordonPolicy: Stay"
+    return [
+        *about(gone, PROBLEM, "no pod joins these groups, whose nodes are gone", back),
+        *about(
+            cordoned, WARNING, "no further pod starts where these groups live, since their nodes are cordoned", stay
+        ),
     ]
 
 

@@ -66,3 +66,22 @@ def test_a_group_that_stays_on_a_node_out_of_service_is_let_go_by_its_policy(poo
     pool.apply(pod("second", group))
     pool.running("second")
     assert pool.placed("second") == other
+
+
+def test_a_group_leaves_its_cordoned_node_for_a_pod_that_waits(pool: Pool) -> None:
+    """After a drain; a pod that runs there kept it, and its own policy would."""
+    drained, group, keeper = pool.node(), pool.group("goes", 2), pool.group("stays", 2, cordonPolicy="Stay")
+    pool.apply(pod("first", group), pod("kept", keeper))
+    pool.running("first", "kept")
+    other = pool.node()
+    pool.kubectl("cordon", drained)
+    said = f"it is cordoned: no pod goes there until kubectl uncordon {drained}"
+    pool.eventually(lambda: pool.condition(group, "Healthy").get("message", ""), refers(said))
+    pool.kubectl("delete", "pod", "first", "kept", "-n", pool.name)
+    pool.apply(pod("second", group), pod("waits", keeper))
+    pool.running("second")
+    assert pool.placed("second") == node_of(pool, group) == other
+    assert (pool.placed("waits"), node_of(pool, keeper)) == ("", drained)
+    pool.kubectl("uncordon", drained)
+    pool.running("waits")
+    assert pool.placed("waits") == drained

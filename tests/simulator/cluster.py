@@ -226,7 +226,11 @@ class SimulatedCluster:
             if pod is None or pod.metadata.uid != uid or pod.node or pod.metadata.deletion_timestamp:
                 return
             process = self.rng.choice(self.processes)
-            up = [n.metadata.name for n in self.server.all(NODES) if n.ready and not n.spec.taints]
+            up = [
+                n.metadata.name
+                for n in self.server.all(NODES)
+                if n.ready and not (n.spec.taints or n.spec.unschedulable)
+            ]
             fits = process.fits(pod, up)
             if not fits:
                 await self._refuse(name)

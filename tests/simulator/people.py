@@ -38,6 +38,7 @@ class People:
             "reboots": (2, self.machine_reboots),
             "lost-nodes": (2, self.node_goes),
             "out-of-service": (1, self.node_out_of_service),
+            "cordons": (2, self.node_cordoned),
             "agents": (2, self.agent_comes),
             "lost-ledgers": (1, self.ledger_is_removed),
             "deleted-ledgers": (1, self.ledger_is_deleted),
@@ -207,6 +208,20 @@ class People:
         await asyncio.sleep(self._rng.uniform(25, 60))
         await self._cluster.boot(machine, self._new_order(machine))
         self.busy.discard(machine.name)
+
+    async def node_cordoned(self) -> None:
+        """For a while, as for an upgrade; its pods may be evicted."""
+        machine = self._machine()
+        if machine is None:
+            return
+        self._cluster.say(f"{machine.name} is cordoned")
+        self._server.edit(NODES, machine.name, {"spec": {"unschedulable": True}})
+        if self._rng.random() < 0.7:
+            for pod in self._server.all(PODS):
+                if pod.node == machine.name and pod.status.phase != "Succeeded":
+                    self._server.delete_now(PODS, pod.metadata.name, NAMESPACE)
+        await asyncio.sleep(self._rng.uniform(20, 90))
+        self._server.edit(NODES, machine.name, {"spec": {"unschedulable": None}})
 
     async def agent_comes(self) -> None:
         """It is installed on a machine that had none."""

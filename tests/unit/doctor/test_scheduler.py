@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from charts import helm
 from deviceshare.doctor import installation, nodes
-from deviceshare.doctor.findings import UNTESTED, WARNING
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING
 from deviceshare.doctor.kinds import SchedulerPod
 from deviceshare.domain import contract
 from deviceshare.domain.objects.object_decoder import decoder_of
@@ -108,3 +108,15 @@ def test_pods_that_wait_in_vain_are_one_finding_for_each_reason() -> None:
     assert first.what.startswith("ns/a and ns/b can't be bound: ") and "node n1, where group team lives" in first.what
     assert second.what.startswith("ns/c can't") and "recreate it" in second.cure
     assert [*nodes.judge_waiting([a_node()], [ledger], groups, [a_pod()])] == []
+
+
+def test_groups_on_nodes_that_are_gone_or_cordoned_are_named() -> None:
+    """Their pods wait, and every other tool says that all is well."""
+    drained = a_node("n2")
+    drained = replace(drained, spec=replace(drained.spec, unschedulable=True))
+    groups = [a_group(node="n1"), a_group("gone", node="n3"), a_group("drained", node="n2"), a_group("free")]
+    first, second = nodes.judge_homes([a_node(), drained], groups)
+    assert (first.mark, second.mark) == (PROBLEM, WARNING)
+    assert first.what.endswith("whose nodes are gone: gone") and "nodeLossPolicy" in first.cure
+    assert second.what.endswith("cordoned: drained (n2)") and "uncordon" in second.cure
+    assert nodes.judge_homes([a_node()], groups[:1]) == []

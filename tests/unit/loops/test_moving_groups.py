@@ -204,7 +204,7 @@ async def test_a_group_stays_on_its_cordoned_node(why: str) -> None:
             await world.bind("c", "n1")
         if why == "the others are tainted":
             world.cluster.edit(NODES, "n2", {"spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}})
-        more = {
+        more: dict[str, dict[str, Any]] = {
             "the pod tolerates it": {"tolerations": [TOLERATION]},
             "the pod fits nowhere else": {"nodeSelector": {"kubernetes.io/hostname": "n1"}},
         }
