@@ -25,6 +25,11 @@ class SharesSeen(NamedTuple):
     pods: dict[str, Pod]
     ledgers: dict[str, NodeDevices]
 
+    @property
+    def claims(self) -> int:
+        """How many there are, of all nodes."""
+        return sum(len(ledger.claims) for ledger in self.ledgers.values())
+
 
 async def look(api: Api, namespace: str) -> SharesSeen:
     """Reads everything, past every cache."""
