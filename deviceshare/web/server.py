@@ -50,6 +50,8 @@ class ServedConnection(asyncio.Protocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._arriving: HttpRequest | None = None
         self._target, self._parts, self._size = b"", list[bytes](), 0
+        self._unfinished = 0
+        """Bytes that have arrived of a head that isn't whole."""
         self._answering: asyncio.Task[None] | None = None
         self._later: list[bytes] = []
         """What has arrived behind the request that is being answered."""
@@ -76,7 +78,7 @@ class ServedConnection(asyncio.Protocol):
         elif self._answering is not None:
             self._later.append(data)
             self.transport.pause_reading()  # type: ignore[union-attr] # there until the connection is lost
-        elif self._stays or self._refused:
+        elif self._stays or self._arriving is not None:
             self._feed(data)
 
     def pause_writing(self) -> None:
@@ -171,7 +173,7 @@ class ServedConnection(asyncio.Protocol):
             self._end_at(self._due + GRACE)
             if self._answering is not None and self._drained is None:
                 self._answering.cancel()
-            elif self._answering is None and self._arriving is not None and self._arriving.method:
+            elif self._arriving is not None and self._arriving.method and not self._refused:
                 self._refuse(self._too_late())
 
     def _too_late(self) -> Response:
@@ -191,15 +193,20 @@ class ServedConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             fault = quoted(error.__context__ or error)
         if self._arriving is not None and not self._arriving.method:
-            self._size += len(data)
-            fault = fault or (_TOO_LONG if self._size > _HEAD else "")
-        if fault and self._stays:
-            self._server.metrics.malformed.labels(self._server.name).inc()
-            log.debug("Received malformed HTTP", server=self._server.name, peer=self.address, error=fault)
-            self._stays, self._arriving = False, None
-            if self._answering is None:
+            self._unfinished += len(data)
+            fault = fault or (_TOO_LONG if self._unfinished > _HEAD else "")
+        if fault and (self._stays or self._arriving is not None):
+            self._reject(fault)
+
+    def _reject(self, fault: str) -> None:
+        """Ends the connection, of which nothing more can be understood, with the answer under way."""
+        self._server.metrics.malformed.labels(self._server.name).inc()
+        log.debug("Received malformed HTTP", server=self._server.name, peer=self.address, error=fault)
+        self._stays, self._arriving = False, None
+        if self._answering is None:
+            if not self._refused:
                 self._write(plain(f"malformed HTTP: {fault}\n", 400))
-                self.finish()
+            self.finish()
 
     def on_message_begin(self) -> None:
         if self._answering is not None:
@@ -235,7 +242,7 @@ class ServedConnection(asyncio.Protocol):
             raise ValueError("it names no host, or several")
         if self._parser.should_upgrade() and {"content-length", "transfer-encoding"} & headers.keys():
             raise ValueError("it has a body, and asks for another protocol")  # the parser doesn't read such a body
-        request.method, self._size = self._parser.get_method().decode(), 0
+        request.method, self._size, self._unfinished = self._parser.get_method().decode(), 0, 0
         if version == "1.0" or self._server.draining:
             self._stays = False
         if (encoding := headers.get("content-encoding", "identity").strip().lower()) not in ("", "identity"):
@@ -334,7 +341,7 @@ class ServedConnection(asyncio.Protocol):
         """Reads the next request, or ends the connection."""
         if self.transport is None:
             self._stop_timer()
-        elif not self._stays:
+        elif not self._stays or self.transport.is_closing():
             self._end_at(self._loop.time() + GRACE)
             self.transport.close()
         else:

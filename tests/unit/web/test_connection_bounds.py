@@ -275,3 +275,42 @@ async def test_a_large_body_that_is_refused_is_taken_until_its_sender_reads() ->
             await writer.drain()
             await asyncio.sleep(0.02)
         assert b" 413 " in await reader.readline()
+
+
+@pytest.mark.parametrize("draining", [True, False])
+async def test_a_body_that_comes_behind_its_head_is_read_where_the_connection_ends_with_the_answer(
+    draining: bool,
+) -> None:
+    """As that of HTTP/1.0 does, or of a server that is stopped."""
+    async with attacked(timeout=20) as under:
+        if draining:
+            under.server.drain()
+        head = HEAD if draining else HEAD.replace(b"1.1", b"1.0")
+        reader, writer = await under.connect(head + b"Content-Length: 5\r\n\r\n")
+        await asyncio.sleep(0.1)
+        writer.write(b"hello")
+        said = await all_of(reader)
+        assert b" 200 " in said.splitlines()[0]
+        assert said.endswith(b"\r\nConnection: close\r\n\r\nhello")
+
+
+async def test_a_refused_request_is_answered_once() -> None:
+    """Also when its body never ends."""
+    async with attacked() as under:
+        reader, _ = await under.connect(HEAD + b"Content-Length: 900000\r\n\r\n" + b"x" * 800)
+        said = await all_of(reader)
+        assert said.count(b"HTTP/1.1 ") == 1
+        assert b" 413 " in said.splitlines()[0]
+
+
+async def test_a_head_in_several_packets_may_be_as_long_as_one_in_one() -> None:
+    """And no longer: that connection is closed in the middle of it."""
+    async with attacked(timeout=20) as under:
+        for number, refused in ((12, 0), (20, 1)):
+            reader, writer = await under.connect(HEAD + b"Connection: close\r\nContent-Length: 0\r\n")
+            for _ in range(number):
+                writer.write(b"X: " + b"y" * 1000 + b"\r\n")
+                await asyncio.sleep(0.01)
+            writer.write(b"\r\n")
+            assert (b" 200 " in await all_of(reader)) == (not refused)
+            assert under.counted("malformed_requests_total") == refused
