@@ -108,8 +108,8 @@ def stale() -> Iterator[tuple[Path, str]]:
 
 def main() -> None:
     """Writes what is stale, and names it; or install.yaml into the file that is named."""
-    for name in sys.argv[1:]:
-        Path(name).write_text(install())
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(install())
         return
     for file, text in stale():
         file.write_text(text)

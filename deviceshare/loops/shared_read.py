@@ -14,10 +14,8 @@ T = TypeVar("T")
 class SharedRead(Generic[T]):
     """Reads by key. Its tasks are its own: `close` ends them."""
 
-    def __init__(self, read: Callable[[str], Awaitable[T]], *, gather: float = 0.0) -> None:
-        """`gather`: seconds for which a read waits for more callers where none is under way."""
+    def __init__(self, read: Callable[[str], Awaitable[T]]) -> None:
         self._read = read
-        self._gather = gather
         self._running: dict[str, asyncio.Task[T]] = {}
         self._next: dict[str, asyncio.Task[T]] = {}
 
@@ -39,8 +37,6 @@ class SharedRead(Generic[T]):
         try:
             if running is not None:
                 await asyncio.wait({running})
-            elif self._gather:
-                await asyncio.sleep(self._gather)
         finally:
             mine = self._running[key] = self._next.pop(key)
         try:

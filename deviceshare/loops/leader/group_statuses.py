@@ -100,7 +100,7 @@ class GroupStatuses:
     def enqueue_for_pods(self, name: str) -> None:
         """Enqueues the group one of whose pods changed: if it is bound, for when that may be written."""
         group, known = self._context.groups.get(name), self._known.get(name)
-        if group and group.node and known and known.written is not None and not self._is_looked_at_once(group):
+        if group and group.node and known and known.written is not None and not self._is_looked_at_once(group, known):
             self.queue.add(name, max(self._pods_turn(name, known) - self._context.clock(), GATHER_SECONDS))
         else:
             self.enqueue(name, GATHER_SECONDS)
@@ -138,7 +138,7 @@ class GroupStatuses:
         if group.metadata.unreadable:
             return
         known = self._known.setdefault(name, _GroupState())
-        if known.pods_only and group.node and not self._is_looked_at_once(group):
+        if known.pods_only and group.node and not self._is_looked_at_once(group, known):
             self._context.wait_until(self._pods_turn(name, known))
         known.pods_only = True
         if await self._repair(group):
@@ -167,10 +167,9 @@ class GroupStatuses:
         """
         return bool(self._context.fleet.pods(group.uid)) != bool(group.status.allocated_pods)
 
-    def _is_looked_at_once(self, group: Group) -> bool:
-        """Whether the look at the group needs no turn: its status names its pods already, or none where it has some."""
-        pods, said = self._context.fleet.pods(group.uid), group.status.allocated_pods
-        return self._begins_or_ends(group) or (len(pods) == len(said) and pods.keys() == set(said))
+    def _is_looked_at_once(self, group: Group, known: _GroupState) -> bool:
+        """Whether the look at the group needs no turn: its status names the first pod already, which was awaited."""
+        return self._begins_or_ends(group) or known.first_pod_awaited is not None
 
     def _pods_turn(self, name: str, known: _GroupState) -> float:
         """When it may be written which pods use the bound group."""

@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 import tomllib
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from deviceshare.loops.kinds import GROUPS, PODS
 from deviceshare.web.admission import Admission
 from deviceshare.web.extender import Extender
 from deviceshare.web.messages import Client, HttpRequest, Route
+from tests.unit.domain.jsonpatch import applied
 from tests.unit.domain.objects import a_sharing_container
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now
@@ -47,24 +49,24 @@ class Pipeline:
         self.handlers = {route.path: route.handler for route in routes}
 
     async def lead(self, name: str, body: dict[str, Any]) -> None:
-        review = {"uid": "1", "kind": {"kind": "Pod"}, "operation": "CREATE", "namespace": "ns", "object": body}
-        for path in ("/mutate-pods", "/validate-pods"):
-            answer = (await self.ask(path, self._review(review)))["response"]
-            assert answer["allowed"] or path == "/validate-pods", answer
-        if body["metadata"]["annotations"]:
-            self.world.pod(name, body["metadata"]["annotations"][contract.GROUP])
-        else:
-            self.world.share(name, 10)
+        mutated = applied(body, json.loads(b64decode((await self._review("/mutate-pods", body))["patch"])))
+        await self._review("/validate-pods", mutated)
+        self.world.cluster.put(PODS, mutated, "ns")
         await asyncio.sleep(1)
         pod = self.world.cluster.objects[PODS.plural][f"ns/{name}"]
         fits = (await self.ask("/filter", {"Pod": pod, "NodeNames": self.world.fleet.names()}))["NodeNames"]
         asked = {"PodName": name, "PodNamespace": "ns", "PodUID": pod["metadata"]["uid"], "Node": fits[0]}
         assert (await self.ask("/bind", asked)) == {"Error": ""}
-        await asyncio.sleep(30)
+        await asyncio.sleep(5)
+        self.world.cluster.edit(PODS, name, {"status": {"phase": "Running"}}, "ns")  # as its kubelet says it
+        await asyncio.sleep(25)
 
-    @staticmethod
-    def _review(request: dict[str, Any]) -> dict[str, Any]:
-        return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    async def _review(self, path: str, pod: dict[str, Any]) -> Any:
+        request = {"uid": "1", "kind": {"kind": "Pod"}, "operation": "CREATE", "namespace": "ns", "object": pod}
+        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+        answer = (await self.ask(path, review))["response"]
+        assert answer["allowed"], answer
+        return answer
 
     async def ask(self, path: str, body: dict[str, Any]) -> Any:
         request = HttpRequest(cast("Client", None))

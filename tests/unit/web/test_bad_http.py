@@ -1,6 +1,6 @@
 """Bad HTTP: what could be read in two ways is refused, and nothing behind it is taken for a request.
 
-The cases are those of llhttp's suite of invalid requests and of aiohttp's of the HTTP parser, in our own words.
+The cases are of the kinds that llhttp's and aiohttp's suites have: lengths, chunks, lines, names, versions.
 """
 
 import asyncio
