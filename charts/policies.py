@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission import bypasses, pod_review
-from deviceshare.domain.admission.drafts import STRATEGIES
+from deviceshare.domain.admission.drafts import OF_OTHERS, STRATEGIES
 from deviceshare.domain.admission.pod_injection import CUDA_ORDER, GROWTH, JAX_GROWS, TAINTS, ShareOf, Variable
 from deviceshare.domain.objects import groups, shares
 from deviceshare.domain.objects.shares import DIALECTS, ShareRequest
@@ -65,6 +65,8 @@ def _shares() -> Variables:
     }
     return {
         "shareResources": sorted(DIALECTS),
+        "shareFamilies": {name: DIALECTS[name].family for name in sorted(DIALECTS)},
+        "otherResources": list(OF_OTHERS),
         "shareSystems": {name: DIALECTS[name].system for name in sorted(DIALECTS)},
         "shareGib": {name: DIALECTS[name].mib // shares.MIB_PER_GIB for name in sorted(DIALECTS)},
         "shareVendors": {name: serving[name] for name in sorted(DIALECTS)},
@@ -72,6 +74,8 @@ def _shares() -> Variables:
         "mostGib": shares.MAX_GIB,
         "strategies": list(STRATEGIES),
         "usersAnnotations": sorted(contract.USERS),
+        "podAnnotations": sorted({*contract.ON_PODS, *(each.annotation for each in vendors.VENDORS)}),
+        "containerAnnotations": list(shares.OF_CONTAINERS),
         "mostAnnotations": pod_review.MAX_ANNOTATIONS,
         "longestContainerName": shares.LONGEST,
         "rebindToken": f"^{shares.PATTERN}$",

@@ -87,6 +87,12 @@ SHARED_NODE_LABELS: Final = f"{PREFIX}shared-node-labels"
 REBIND: Final = f"{PREFIX}rebind"
 """Asks for other devices in place of unhealthy ones; the value, new each time, names the request."""
 
+ON_PODS: Final = USERS | {
+    *(SELECTED_DEVICES, GROUP_UID, POD_UID, SHARES, PLACED_ON),
+    *(WOKEN_AT, BIND_FENCE, ENDED, FORMER_DEVICES, REBIND),
+}
+"""The annotations of pods, but for those of vendors and of containers (shares.is_annotation)."""
+
 # On NodeDevices.
 RECOVERED: Final = f"{PREFIX}recovered"
 """`GPU-…@2026-11-21T03:00:00Z`, several with commas: these devices, found unhealthy at these times, have recovered."""

@@ -78,6 +78,15 @@ affinity:
 {{ toJson $resources }}
 {{- end }}
 
+{{/* How limits begin that ask for a share or may mean to, as deviceshare/domain/objects/shares.py has it, as JSON. */}}
+{{- define "deviceshare.shareFamilies" -}}
+{{- $families := list "deviceshare.io/" -}}
+{{- range $system, $family := dict "gpushare" "aliyun.com/gpu" "metagpu" "cnvrg.io/metagpu" -}}
+{{- if has $system $.Values.shares.dialects -}}{{- $families = append $families $family -}}{{- end -}}
+{{- end -}}
+{{ toJson $families }}
+{{- end }}
+
 {{/* How devices are handed over; refuses what can't work together. */}}
 {{- define "deviceshare.handover" -}}
 {{- if .Values.handover.nri -}}

@@ -8,7 +8,7 @@ A pod concerns deviceshare that names a group, or whose containers ask for a sha
 group's name, and is empty where it names none: mirrors and webhooks select by the label's existence.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -17,8 +17,10 @@ from msgspec import Struct, field
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.groups import name_fault
 from deviceshare.domain.objects.printable import quoted
+from deviceshare.domain.objects.quantities import amount
 from deviceshare.domain.objects.shares import (
     DIALECTS,
+    FAMILIES,
     INIT,
     MAIN,
     NO_SHARE,
@@ -26,12 +28,19 @@ from deviceshare.domain.objects.shares import (
     SYSTEMS,
     ContainerLimits,
     ShareRequest,
+    is_annotation,
     share_request,
 )
 from deviceshare.domain.wording import listed
 
 STRATEGIES: Final = ("binpack", "spread")
 """Where a share is taken: from the device with the least room for it, or the most."""
+
+SEVERAL: Final = "aliyun.com/gpu-count"
+"""As a pod's label: on how many devices its memory is wanted, in equal parts."""
+CORES: Final = "aliyun.com/gpu-core.percentage"
+OF_OTHERS: Final = (SEVERAL, CORES)
+"""Limits of other systems that are right, though deviceshare doesn't serve them."""
 
 Json = dict[str, Any]
 Names = Mapping[str, str] | None
@@ -140,6 +149,32 @@ class Draft(Struct, frozen=True, rename="camel"):
     def concern(self, dialects: Systems) -> "Concern | None":
         """See `concern_of`."""
         return concern_of(self.metadata.labels, self.metadata.annotations, self.spec.share, dialects)
+
+    def misspelt(self, dialects: Systems) -> str:
+        """Which of deviceshare's names its author misspelt, and what may be meant; "" where all are right."""
+        for key in sorted(self.metadata.annotations or ()):
+            if key.startswith(contract.PREFIX) and not is_annotation(key):
+                meant = listed(sorted(contract.USERS), link="or")
+                return f"metadata.annotations[{key}] means nothing to deviceshare: did you mean {meant}?"
+        served = [row for name, row in sorted(DIALECTS.items()) if name not in _off(dialects)]
+        for where, name, _ in self._limits():
+            meant = listed((row.resource for row in served if name.startswith(row.family)), link="or")
+            if meant and name not in DIALECTS and name not in OF_OTHERS:
+                return f"{where} means nothing to deviceshare: did you mean {meant}?"
+        return ""
+
+    @property
+    def asks_for_nothing(self) -> str:
+        """Where a container's limit says 0 of a device, as charts write it; "" where none does."""
+        return next((where for where, name, size in self._limits() if name in DIALECTS and amount(size) == 0), "")
+
+    def _limits(self) -> Iterator[tuple[str, str, Any]]:
+        """The containers' limits by which they ask for shares, or may mean to: where each is, its name, how much."""
+        for kind, containers in self.spec.lists()[:2]:
+            for position, container in enumerate(containers or ()):
+                for name, quantity in sorted(container.limits.items()):
+                    if name.startswith(FAMILIES):
+                        yield f"spec.{kind}[{position}].resources.limits[{name}]", name, quantity
 
 
 def _asks(container: DraftContainer) -> bool:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, concerns
+from deviceshare.domain.admission.drafts import CORES, SEVERAL, Draft, DraftContainer, DraftSpec, Json, concerns
 from deviceshare.domain.admission.settings import DEFAULTS, GATES, GROW, HOST, InjectionSettings
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.groups import Group
@@ -36,9 +36,8 @@ from deviceshare.domain.vendors import Vendor
 TAINTS: Final = tuple(each.resource for each in vendors.VENDORS if not each.resource.endswith(vendors.ANY))
 """The keys of the taints that pods of groups tolerate: the resources that are called by one name."""
 
-_SEVERAL: Final = "aliyun.com/gpu-count"
-"""As a pod's label: on how many devices its memory is wanted, in equal parts."""
-_CORES: Final = "aliyun.com/gpu-core.percentage"
+
+_NOTHING: Final = "is 0: deviceshare leaves the pod alone, and its image's own variables may show it every device"
 
 
 class Injection(NamedTuple):
@@ -52,14 +51,16 @@ class Injection(NamedTuple):
 def inject(
     pod: Draft, group: Group | None, *, group_known: bool = True, settings: InjectionSettings = DEFAULTS
 ) -> Injection:
-    """Injects a new pod; one that neither names a group nor asks for a share is left unchanged.
+    """Injects a new pod; one that neither names a group nor asks for a share, by any spelling, is left unchanged.
 
     `group` is the group it names, None if it isn't found; `group_known` says whether that is certain enough for a
     warning.
     """
     concern = pod.concern(settings.dialects)
-    if concern is None or concern.fault:
-        return Injection(refusal=concern.fault if concern else "")
+    if fault := pod.misspelt(settings.dialects) or (concern.fault if concern else ""):
+        return Injection(refusal=fault)
+    if concern is None:
+        return Injection(warnings=[f"{where} {_NOTHING}"] if (where := pod.asks_for_nothing) else ())
     name, share = concern.group, concern.share
     asking = _shares_of(pod.spec, share) if share else {}
     patch, warnings = _without(concern.ours)
@@ -158,16 +159,16 @@ def _runtime_class(spec: DraftSpec, wanted: str, warnings: list[str]) -> list[Js
 
 def _unknown_to_us(pod: Draft) -> Iterator[str]:
     """Warnings of what else a manifest written for gpushare may ask for, which isn't served."""
-    if pod.metadata.labels and _SEVERAL in pod.metadata.labels:
+    if pod.metadata.labels and SEVERAL in pod.metadata.labels:
         yield (
-            f"metadata.labels[{_SEVERAL}] has no meaning to deviceshare: a container's share is of one device; ask for"
+            f"metadata.labels[{SEVERAL}] has no meaning to deviceshare: a container's share is of one device; ask for"
             f" several whole ones by {GPU_PERCENT}, or in several containers"
         )
     for field, containers in pod.spec.lists():
         for position, container in enumerate(containers or ()):
-            if is_some(container.limits.get(_CORES)):
+            if is_some(container.limits.get(CORES)):
                 yield (
-                    f"spec.{field}[{position}].resources.limits[{_CORES}]: computing time isn't divided, and no node"
+                    f"spec.{field}[{position}].resources.limits[{CORES}]: computing time isn't divided, and no node"
                     " has this resource, so the pod will not be scheduled: leave it out"
                 )
 

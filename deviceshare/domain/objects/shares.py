@@ -61,6 +61,18 @@ def devices_of_container(vendor: Vendor, container: str) -> str:
     return container_annotation(f"{vendor.name}-devices", container)
 
 
+def is_annotation(key: str) -> bool:
+    """Whether an annotation of pods with this name means anything to deviceshare, whoever writes it."""
+    return key in contract.ON_PODS or key in _OF_PODS or key.startswith(OF_CONTAINERS)
+
+
+_OF_PODS: Final = frozenset(vendor.annotation for vendor in vendors.VENDORS)
+OF_CONTAINERS: Final = tuple(
+    f"{contract.PREFIX}{kind}." for kind in (*LIMITS, *(f"{vendor.name}-devices" for vendor in vendors.VENDORS))
+)
+"""How the annotations of single containers begin."""
+
+
 def field_path(annotation: str) -> str:
     """The annotation, as a variable refers to it by the downward API."""
     return f"metadata.annotations['{annotation}']"
@@ -99,6 +111,11 @@ class Dialect(NamedTuple):
     mib: int = 0
     """How much device memory one unit is; 0 where it is a hundredth of a device."""
 
+    @property
+    def family(self) -> str:
+        """How a limit begins that may mean this one, such as `aliyun.com/gpu_mem`; its domain may have others."""
+        return self.resource.partition("-")[0] if self.system else contract.PREFIX
+
 
 _GPUS: Final = tuple(vendor.resource for vendor in vendors.VENDORS if vendor.has_shares)
 GPU_MEM: Final = f"{contract.PREFIX}gpu-mem"
@@ -117,6 +134,7 @@ DIALECTS: Final = {
         Dialect(METAGPU, METAGPU_SYSTEM, (vendors.NVIDIA.resource,)),
     )
 }
+FAMILIES: Final = tuple(sorted({dialect.family for dialect in DIALECTS.values()}))
 SYSTEMS: Final = tuple(sorted({dialect.system for dialect in DIALECTS.values() if dialect.system}))
 
 

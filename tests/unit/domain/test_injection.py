@@ -173,8 +173,9 @@ def test_where_a_pod_may_run_is_not_frozen_into_it() -> None:
 
 
 def test_a_pod_without_a_group_is_left_alone() -> None:
-    """Most pods of a cluster."""
-    pod = {"metadata": {"name": "plain", "annotations": {"deviceshare.io/other": "x"}}, "spec": {"containers": []}}
+    """Most pods of a cluster; and a copy of one that had devices, without the group that it named."""
+    annotations = {"deviceshare.io/nvidia-visible-devices": "0", "example.com/grup": "x"}
+    pod = {"metadata": {"name": "plain", "annotations": annotations}, "spec": {"containers": []}}
 
     assert injection(pod) == Injection()
 
@@ -316,7 +317,7 @@ group_pods = st.fixed_dictionaries(
         "metadata": st.fixed_dictionaries(
             {
                 "annotations": st.dictionaries(
-                    st.sampled_from(["deviceshare.io/pod-uid", "deviceshare.io/a~b", "note"]), st.text(max_size=3)
+                    st.sampled_from(["deviceshare.io/pod-uid", "nvidia.cdi.k8s.io/a~b", "note"]), st.text(max_size=3)
                 ).map(lambda own: own | {"deviceshare.io/group": "team"})
             },
             optional={"labels": st.just({"app": "a"}) | st.just({"deviceshare.io/group": "team"})},
@@ -386,7 +387,9 @@ def users_part(pod: Json) -> Json:
     metadata, spec = pod["metadata"], pod["spec"]
     for field in ("annotations", "labels"):
         entries = metadata.pop(field, {}).items()
-        metadata[field] = {key: value for key, value in entries if not key.startswith("deviceshare.io/")}
+        metadata[field] = {
+            key: value for key, value in entries if not key.startswith(("deviceshare.io/", "nvidia.cdi"))
+        }
     for field in ("containers", "initContainers", "ephemeralContainers"):
         for container in spec.get(field, []):
             env = container.get("env") or []

@@ -146,7 +146,7 @@ def test_whatever_asks_for_a_device_counts_wherever_it_stands(some: object, plac
 
 
 @pytest.mark.parametrize("change", ["add", "alter", "remove"])
-@pytest.mark.parametrize("key", ["nvidia-visible-devices", "group", "selected-devices", "anything-else"])
+@pytest.mark.parametrize("key", ["nvidia-visible-devices", "group", "selected-devices", "percent.main"])
 def test_nobody_else_changes_our_annotations(change: str, key: str) -> None:
     """They decide which devices a container gets when it restarts."""
     without = a_pod()

@@ -231,8 +231,13 @@ def test_a_dialect_that_is_off_belongs_to_the_system_that_brought_it() -> None:
 
 
 def test_a_limit_of_nothing_asks_for_nothing() -> None:
-    """Charts write such zeros."""
-    assert injection(a_pod(asking(size="0"))) == Injection()
+    """Charts write such zeros. Such a pod's image may show it every device, so its author is warned."""
+    found = injection(a_pod(asking(size="0")))
+
+    assert found == Injection(warnings=found.warnings)
+    assert [text.partition(" ")[0] for text in found.warnings] == [
+        "spec.containers[0].resources.limits[deviceshare.io/gpu-mem]"
+    ]
 
 
 def test_what_gpushare_knows_besides_memory_is_warned_of() -> None:

@@ -38,13 +38,15 @@ resourceRules:
 {{ include "deviceshare.namespaceSelector" (index . 0) }}
 {{- end }}
 
-{{/* Whether a pod names a group, or asks for a share by a limit of any amount: of `object` or `oldObject`. */}}
+{{/* Whether a pod names a group, of `object` or `oldObject`. */}}
 {{- define "deviceshare.policy.named" -}}
 (has({{ . }}.metadata.annotations) && 'deviceshare.io/group' in {{ . }}.metadata.annotations) ||
 (has({{ . }}.metadata.labels) && 'deviceshare.io/group' in {{ . }}.metadata.labels)
 {{- end }}
+{{/* Whether a new pod has annotations of deviceshare's, or limits by which one asks for a share, misspelt ones too. */}}
 {{- define "deviceshare.policy.asks" -}}
-{{- $asks := printf "exists(c, has(c.resources) && has(c.resources.limits) && %s.exists(r, r in c.resources.limits))" (include "deviceshare.shareResources" . | replace "\"" "'") -}}
+{{- $asks := printf "exists(c, has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(r, %s.exists(f, r.startsWith(f))))" (include "deviceshare.shareFamilies" . | replace "\"" "'") -}}
+(has(object.metadata.annotations) && object.metadata.annotations.exists(key, key.startsWith('deviceshare.io/'))) ||
 (has(object.spec.containers) && object.spec.containers.{{ $asks }}) ||
 (has(object.spec.initContainers) && object.spec.initContainers.{{ $asks }})
 {{- end }}
