@@ -17,9 +17,7 @@ pytestmark = since(30)
 
 DEFAULT = "default-scheduler"
 GATE = "deviceshare.io/placement"
-PORT: dict[str, Any] = {
-    "containers": [{"name": "main", "image": "busybox", "ports": [{"containerPort": 80, "hostPort": 8080}]}]
-}
+HOST: dict[str, Any] = {"topologyKey": "kubernetes.io/hostname"}
 HOLD = "hold-gates"
 """The policy with which a test keeps the leader from its last step."""
 
@@ -104,13 +102,16 @@ def test_nobody_else_removes_the_gate(pool: Pool) -> None:
 
 
 def test_a_group_whose_pods_do_not_fit_goes_to_another_node(pool: Pool) -> None:
-    """deviceshare doesn't know of host ports; kube-scheduler does. What the first decision took is free again."""
+    """By anti-affinity to other pods, of which kube-scheduler alone knows. What the first decision took is free again."""
     first = pool.node()
-    blocker = pod("blocker", scheduler=DEFAULT, nodeSelector={"kubernetes.io/hostname": first}, **PORT)
+    blocker = pod("blocker", scheduler=DEFAULT, nodeSelector={"kubernetes.io/hostname": first})
+    blocker["metadata"]["labels"] = {"app": "blocker"}
     pool.apply(blocker)
     pool.running("blocker")
     group = pool.group()
-    pool.apply(deployment("d", group, 1, scheduler=DEFAULT, **PORT))
+    term = {"labelSelector": {"matchLabels": {"app": "blocker"}}, **HOST}
+    away = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    pool.apply(deployment("d", group, 1, scheduler=DEFAULT, affinity=away))
     pool.eventually(lambda: pool.status(group).get("nodeName"))
     second = pool.node()
     pool.eventually(lambda: pool.status(group).get("nodeName"), lambda node: node == second, 90)
@@ -118,22 +119,23 @@ def test_a_group_whose_pods_do_not_fit_goes_to_another_node(pool: Pool) -> None:
     assert nodes_of(pool, running["metadata"]["name"]) == {second}
     pool.eventually(lambda: claims(pool, first), lambda held: held == [])
     assert claims(pool, second) == [group]
-    assert "free ports" in events(pool, "FailedPlacement")
+    assert "anti-affinity" in events(pool, "FailedPlacement")
 
 
-def test_pods_that_avoid_each_other_are_spread_in_the_end(pool: Pool) -> None:
-    """By inter-pod anti-affinity, of which only kube-scheduler knows; without a group each pod has its own node."""
-    nodes = {pool.node(), pool.node()}
-    term = {"labelSelector": {"matchLabels": {"app": "d"}}, "topologyKey": "kubernetes.io/hostname"}
+def test_replicas_that_avoid_each_other_are_spread_at_once(pool: Pool) -> None:
+    """By inter-pod anti-affinity among them; without a group each pod has its own node."""
+    nodes = {pool.node() for _ in range(4)}
+    term = {"labelSelector": {"matchLabels": {"app": "d"}}, **HOST}
     apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     spec = sharing("x", 4)["spec"]
     chosen = {"nodeSelector": {"pool": pool.name}, "affinity": apart, "containers": spec["containers"]}
-    pool.apply(deployment("d", "", 2, scheduler=DEFAULT, **chosen))
+    pool.apply(deployment("d", "", 4, scheduler=DEFAULT, **chosen))
 
     def spread() -> set[str]:
         return {p["spec"].get("nodeName", "") for p in pool.get("pods") if p["status"]["phase"] == "Running"}
 
-    assert pool.eventually(spread, lambda found: found == nodes, 90) == nodes
+    assert pool.eventually(spread, lambda found: found == nodes, 15) == nodes
+    assert events(pool, "FailedPlacement") == ""
 
 
 def test_a_leader_that_is_killed_between_claim_and_patch_leaves_nothing_behind(pool: Pool) -> None:

@@ -239,10 +239,50 @@ class NodeAffinity(Struct, frozen=True, gc=False):
     required: NodeTerms | None = field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
 
 
+HOSTNAME: Final = "kubernetes.io/hostname"
+
+
+class PodSelector(Struct, frozen=True, gc=False, rename="camel"):
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[NodeRequirement] | None = None
+
+
+class PodTerm(Struct, frozen=True, gc=False, rename="camel"):
+    """Pods that it selects by their labels are avoided."""
+
+    topology_key: str = ""
+    label_selector: PodSelector | None = None
+    namespaces: list[str] | None = None
+    namespace_selector: PodSelector | None = None
+
+    def excludes(self, labels: Mapping[str, str]) -> bool:
+        """Whether it keeps pods with these labels, in the same namespace, off the node."""
+        chosen = self.label_selector
+        if self.topology_key != HOSTNAME or chosen is None or self.namespaces or self.namespace_selector:
+            return False
+        same = (chosen.match_labels or {}).items() <= labels.items()
+        return same and all(each.holds(labels) for each in chosen.match_expressions or ())
+
+
+class PodAntiAffinity(Struct, frozen=True, gc=False):
+    required: list[PodTerm] | None = field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
 class Affinity(Struct, frozen=True, gc=False, rename="camel"):
-    """A pod's `spec.affinity`, as far as it names nodes."""
+    """A pod's `spec.affinity`, as far as it names nodes, or keeps pods like it apart."""
 
     node_affinity: NodeAffinity | None = None
+    pod_anti_affinity: PodAntiAffinity | None = None
+
+    @property
+    def avoids(self) -> list[PodTerm]:
+        """The pods that may not be on its node."""
+        return (self.pod_anti_affinity and self.pod_anti_affinity.required) or []
+
+    def trimmed(self, labels: Mapping[str, str]) -> "Affinity":
+        """Without what it says of pods, unless one with these labels, its own, keeps others like it off its node."""
+        mine = [PodTerm(HOSTNAME)] if any(each.excludes(labels) for each in self.avoids) else None
+        return Affinity(self.node_affinity, PodAntiAffinity(mine) if mine else None)
 
     @property
     def terms(self) -> Iterable[NodeTerm] | None:

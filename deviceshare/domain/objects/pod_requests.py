@@ -28,7 +28,10 @@ def amounts(quantities: Mapping[str, Quantity], *, unread: int = MAX) -> Amounts
 
 
 def requests_of(pod: Pod) -> Amounts:
-    """What the pod requests, itself included as one of `pods`; never less than its containers were allocated."""
+    """What the pod requests, itself included as one of `pods`; never less than its containers were allocated.
+
+    With what is `exclusive`, of which each node has one.
+    """
     spec, status = pod.spec, pod.status
     seen = {each.name: each for each in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))}
     running = _sum(_of(each, seen) for each in spec.containers)
@@ -44,7 +47,27 @@ def requests_of(pod: Pod) -> Amounts:
     total = _most(_sum((running, sidecars)), peak)
     total |= amounts(spec.resources.requests)  # those of the pod as a whole win, where it has them
     total = _sum((total, amounts(spec.overhead)))
-    return {resource: number for resource, number in total.items() if number} | {PODS: 1}
+    return {resource: number for resource, number in total.items() if number} | {PODS: 1} | exclusive(pod)
+
+
+EXCLUSIVE: Final = {
+    "port ": "node(s) didn't have free ports for the requested pod ports",
+    "apart ": "node(s) didn't match pod anti-affinity rules",
+}
+"""How `exclusive` names begin, with kube-scheduler's words for a node where another pod has them."""
+
+
+def exclusive(pod: Pod) -> Amounts:
+    """What only one pod of a node may have: host ports, and a place among pods of one controller that avoid each other.
+
+    A port of a single address is left to kube-scheduler, and so are pods of other controllers.
+    """
+    ports = [port for each in pod.spec.containers for port in each.ports if port.host_port]
+    anywhere = (port for port in ports if port.host_ip in ("", "0.0.0.0", "::"))  # noqa: S104
+    mine = {f"port {port.protocol or 'TCP'}/{port.host_port}" for port in anywhere}
+    if pod.spec.affinity and pod.spec.affinity.avoids and pod.metadata.controller:
+        mine.add(f"apart {pod.metadata.controller.uid}")
+    return dict.fromkeys(sorted(mine), 1)
 
 
 def without_surplus(pod: Pod) -> Pod:

@@ -122,11 +122,18 @@ class Requirements(Struct, frozen=True, gc=False):
         return {r for r, quantity in self.limits.items() if r in DIALECTS and is_some(quantity)}
 
 
+class ContainerPort(Struct, frozen=True, gc=False, rename="camel"):
+    host_port: int = 0
+    protocol: str = ""
+    host_ip: str = field(default="", name="hostIP")
+
+
 class Container(Struct, frozen=True, gc=False, rename="camel"):
     name: str = ""
     env: list[EnvVar] = field(default_factory=list)
     resources: Requirements = field(default_factory=Requirements)
     restart_policy: str = ""
+    ports: list[ContainerPort] = field(default_factory=list)
 
     def path_of(self, variable: str) -> str:
         """The field of the pod that the variable's value comes from, or ""."""

@@ -71,6 +71,8 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
             held = replace(held, unreadable=excess | (meta.unreadable or {}))
             held = replace(held, **_emptied(excess, "metadata"))
             spec, status = replace(spec, **_emptied(excess, "spec")), replace(status, **_emptied(excess, "status"))
+        if spec.affinity and spec.affinity.avoids:
+            spec = replace(spec, affinity=spec.affinity.trimmed(meta.labels))
         if any(each.env for each in (*spec.containers, *spec.init_containers)):
             containers = map(_with_our_variables, spec.containers)
             spec = replace(
@@ -359,9 +361,9 @@ def _emptied(paths: Iterable[str], parent: str) -> dict[str, Any]:
 
 
 def _size(containers: Iterable[Container]) -> int:
-    """Of containers, and of what they ask for an eighth as many."""
+    """Of containers, and an eighth as many of what they ask for."""
     every = tuple(containers)
-    asked = sum(len(each.resources.limits) + len(each.resources.requests) for each in every)
+    asked = sum(len(each.resources.limits) + len(each.resources.requests) + len(each.ports) for each in every)
     return max(len(every), asked // 8)
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from deviceshare.domain.objects.groups import MOVE, STAY, Group
 from deviceshare.domain.objects.nodes import UNSCHEDULABLE, Affinity, Node, NodeTerm, admits, untolerated
-from deviceshare.domain.objects.pod_requests import CPU, Amounts, amounts, requests_of
+from deviceshare.domain.objects.pod_requests import CPU, EXCLUSIVE, PODS, Amounts, amounts, requests_of
 from deviceshare.domain.objects.pod_spec import TERMINAL
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.quantities import Quantity
@@ -253,8 +253,9 @@ class Occupancy:
 # The fit check: whether kube-scheduler would let a pod onto a node, as far as deviceshare checks that before it.
 # In clusters without a kube-scheduler of our own, deviceshare chooses the node, and the cluster's scheduler binds the
 # pod there or nowhere. So what it surely refuses is asked first: taints, cordons, the pod's nodeSelector and required
-# node affinity, and the resources that it requests. It checks more than this (inter-pod affinity, topology spread,
-# volumes, host ports, ResourceClaims): a pod that it refuses for those is placed once more (loops/leader/gates.py).
+# node affinity, the resources and host ports that it requests, and that pods of one controller avoid each other. It
+# checks more than this (other inter-pod affinity, topology spread, volumes, ResourceClaims): a pod that it refuses for
+# those is placed once more (loops/leader/gates.py).
 # https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins
 
 MEMORY: Final = "memory"
@@ -290,12 +291,23 @@ def _shortage(requests: Amounts, allocatable: Mapping[str, int], used: Amounts) 
         resource
         for resource, number in sorted(requests.items())
         # The ledger decides on parts of devices; a node advertises more than it has, once it does.
-        if number > allocatable.get(resource, 0) - (0 if resource in DIALECTS else used.get(resource, 0))
+        if number
+        > allocatable.get(resource, _one_of(resource)) - (0 if resource in DIALECTS else used.get(resource, 0))
     ]
     if not lacking:
         return None
-    names = ["Too many pods" if resource == "pods" else f"Insufficient {resource}" for resource in lacking]
-    return Reason(ReasonKind.INSUFFICIENT, ", ".join(names))
+    return Reason(ReasonKind.INSUFFICIENT, ", ".join(dict.fromkeys(map(_lacks, lacking))))
+
+
+def _one_of(resource: str) -> int:
+    return int(resource.startswith(tuple(EXCLUSIVE)))
+
+
+def _lacks(resource: str) -> str:
+    """In kube-scheduler's words."""
+    if said := next((text for kind, text in EXCLUSIVE.items() if resource.startswith(kind)), ""):
+        return said
+    return "Too many pods" if resource == PODS else f"Insufficient {resource}"
 
 
 def room(node: Node, used: Amounts) -> float:

@@ -41,15 +41,16 @@ BACKOFF_SECONDS: Final = (0.2, 1.0, 2.0, 5.0, 10.0)
 """After placing a pod failed so many times in a row; the last for ever."""
 ADVERTISED_SECONDS: Final = 20.0
 """Between two writes of one node's share capacities, whose kubelet may insist on another number."""
-UNSCHEDULABLE_SECONDS: Final = 20.0
+UNSCHEDULABLE_SECONDS: Final = 4.0
 """How long kube-scheduler must have found no place: it retries when something in the cluster changes."""
 NOMINATED_SECONDS: Final = 300.0
 """How long it may evict others for a pod: they may take their grace period."""
 LOOK_SECONDS: Final = 30.0
 """Between two looks at a pod that is left as it is: when the others of its group end, nothing of it changes."""
 DELETIONS_A_SECOND: Final = 1.0
-APART_SECONDS: Final = (30.0, 60.0, 120.0, 300.0, 600.0)
-"""Between deletions of one group's pods, or one controller's, the more the more often it happens; the last for ever."""
+APART_SECONDS: Final = (1.0, 1.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Between deletions of one group's pods, or one controller's: the next nodes are tried at once, and where it happens
+more often there may be none; the last for ever."""
 FORGOTTEN_SECONDS: Final = 3600.0
 """After so long more without a deletion it starts again."""
 AVOID_SECONDS: Final = 600.0
@@ -263,6 +264,8 @@ class UnschedulablePods:
             self.queue.add(change.key)
         if change.old and not (change.new and _refused(change.new)):
             self._events.forget(change.old)
+        if change.new and change.new.spec.node_name:
+            self._avoided.pop((_subject(change.new), change.new.spec.node_name), None)
 
     def avoided(self, pod: Pod) -> frozenset[str]:
         """The nodes that this pod is to be kept from now, since kube-scheduler found no place there for one like it."""
@@ -276,12 +279,13 @@ class UnschedulablePods:
             self._turns.over(key)
             return
         since, nominated = self._since(key, pod.metadata.uid), bool(pod.status.nominated_node_name)
-        leaving = self._releaser.displaced(pod.node, pod.holder_uid, pod.group)
-        if nominated or not leaving:
-            self._context.wait_until(since + (NOMINATED_SECONDS if nominated else UNSCHEDULABLE_SECONDS))
-        now = self._context.clock()
+        leaving, now = self._releaser.displaced(pod.node, pod.holder_uid, pod.group), self._context.clock()
         self._avoided = {unfit: until for unfit, until in self._avoided.items() if until > now}
-        self._avoided[_subject(pod), pod.node] = now + AVOID_SECONDS
+        if nominated:
+            self._context.wait_until(since + NOMINATED_SECONDS)
+        self._avoided[_subject(pod), pod.node] = now + AVOID_SECONDS  # Pods like it go to other nodes at once.
+        if not (nominated or leaving):
+            self._context.wait_until(since + UNSCHEDULABLE_SECONDS)
         if why := self._stays(pod):
             self._events.record(pod, why)
             raise Later(LOOK_SECONDS)

@@ -42,6 +42,17 @@ LARGE = {
     "references": a_large_pod(env=[{"name": n, "valueFrom": {"fieldRef": {"fieldPath": "a"}}} for n in NAMES]),
     "arguments": a_large_pod(container={"args": NAMES, "command": [TEXT]}),
     "volumes": a_large_pod(spec={"volumes": [{"name": name, "emptyDir": {}} for name in NAMES]}),
+    "pods that it avoids": a_large_pod(
+        spec={
+            "affinity": {
+                "podAntiAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": [
+                        {"topologyKey": "kubernetes.io/hostname", "namespaces": NAMES}
+                    ]
+                }
+            }
+        }
+    ),
     "a condition": a_large_pod(conditions=[{"type": "Theirs", "status": "False", "message": TEXT}]),
 }
 
@@ -79,6 +90,9 @@ def test_a_pod_that_filter_was_asked_about_is_remembered_without_the_rest() -> N
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 TERMS = [{"matchExpressions": [{"key": "k", "operator": "In", "values": NAMES}]}]
 ODD = {
+    "spec.containers[0].ports": a_large_pod(
+        container={"ports": [{"containerPort": 1, "hostPort": n} for n in range(20_000)]}
+    ),
     "spec.tolerations": a_large_pod(spec={"tolerations": [{"key": name, "operator": "Exists"} for name in NAMES]}),
     "spec.nodeSelector": a_large_pod(spec={"nodeSelector": dict.fromkeys(NAMES, "text")}),
     "spec.affinity": a_large_pod(

@@ -1,5 +1,6 @@
 """The fit check behind scheduling gates: what kube-scheduler would refuse, as far as it is asked first."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from deviceshare.domain.objects.nodes import Node, Taint, Toleration, untolerated
-from deviceshare.domain.objects.object_decoder import OwnerReference
+from deviceshare.domain.objects.object_decoder import OwnerReference, decoder_of
 from deviceshare.domain.objects.pod_requests import requests_of, without_surplus
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
@@ -162,6 +163,72 @@ def test_shares_of_devices_are_not_counted_here() -> None:
     for number in ("", "0"):
         rebooted = a_host(have={**HAVE, **({GPU_MEM: number} if number else {})})
         assert why(pod, rebooted) == f"Insufficient {GPU_MEM}"
+
+
+def apart(**of: Any) -> dict[str, Any]:
+    """Required anti-affinity, on one node."""
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "a"}}, **of}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def of_controller(name: str, controller: str = "rs", app: str = "a", **spec: Any) -> Pod:
+    """As a mirror holds it."""
+    body = json.loads(msgspec.json.encode(a_pod(name, **spec)))
+    owner = {"kind": "ReplicaSet", "name": controller, "uid": controller, "controller": True}
+    body["metadata"] |= {"ownerReferences": [owner], "labels": {"app": app, **body["metadata"]["labels"]}}
+    body["spec"] |= spec
+    return decoder_of(Pod).decode(json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("other", "repels"),
+    [
+        (of_controller("b", affinity=apart()), True),
+        (of_controller("b", "another", affinity=apart()), False),
+        (of_controller("b"), False),
+    ],
+)
+def test_pods_of_one_controller_that_avoid_each_other_are_kept_apart(other: Pod, *, repels: bool) -> None:
+    """Before kube-scheduler is asked. Of pods of other controllers it isn't known here what their labels are."""
+    wanted = "node(s) didn't match pod anti-affinity rules" * repels
+    assert why(of_controller("a", affinity=apart()), a_host(), **requests_of(other)) == wanted
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        {"podAntiAffinity": {}},
+        apart(topologyKey="topology.kubernetes.io/zone"),
+        apart(labelSelector={"matchLabels": {"app": "b"}}),
+        apart(labelSelector={"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["a"]}]}),
+        apart(labelSelector=None),
+        apart(namespaces=["elsewhere"]),
+        apart(namespaceSelector={}),
+    ],
+)
+def test_what_may_be_about_other_pods_is_left_to_kube_scheduler(affinity: dict[str, Any]) -> None:
+    """Rather one refusal too many than a node too few."""
+    pod = of_controller("a", affinity=affinity)
+    assert why(pod, a_host(), **requests_of(of_controller("b", affinity=affinity))) == ""
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "fits"),
+    [
+        ({"hostPort": 80}, {"hostPort": 80, "protocol": "TCP"}, False),
+        ({"hostPort": 80}, {"hostPort": 80, "hostIP": "0.0.0.0"}, False),
+        ({"hostPort": 80}, {"hostPort": 80, "protocol": "UDP"}, True),
+        ({"hostPort": 80}, {"hostPort": 81}, True),
+        ({"containerPort": 80}, {"containerPort": 80}, True),
+        ({"hostPort": 80, "hostIP": "10.0.0.1"}, {"hostPort": 80, "hostIP": "10.0.0.2"}, True),
+    ],
+)
+def test_a_node_has_each_host_port_once(mine: dict[str, Any], theirs: dict[str, Any], *, fits: bool) -> None:
+    """Whoever has it. An address of its own is left to kube-scheduler."""
+    one, other = (a_pod(containers=[container() | {"ports": [port]}]) for port in (mine, theirs))
+    assert why(one, a_host(), **requests_of(other)) == (
+        "" if fits else "node(s) didn't have free ports for the requested pod ports"
+    )
 
 
 # Taints.

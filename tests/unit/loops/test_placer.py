@@ -15,7 +15,7 @@ from deviceshare.domain.placement.node_choice import Choice, Occupancy
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
 from deviceshare.loops.leader import gates
 from deviceshare.loops.ports import ApiError, Unavailable
-from tests.unit.loops.gated_world import GATE, a_host, exists, gated, gated_world, here, messages
+from tests.unit.loops.gated_world import GATE, a_host, exists, gated, gated_world, here, messages, owned
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import in_virtual_time
 
@@ -48,6 +48,21 @@ async def test_a_pod_that_waits_is_placed_as_soon_as_a_device_is_free() -> None:
         world.cluster.remove(PODS, "a", "ns")
         world.cluster.remove(GROUPS, "big")
         await soon(lambda: here(world, "b"), 3)
+
+
+@in_virtual_time
+async def test_replicas_that_avoid_each_other_are_placed_apart_at_once() -> None:
+    """kube-scheduler refuses none of them, and none is recreated: binpack alone would put all on one node."""
+    names = "n1", "n2", "n3", "n4"
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {contract.GROUP: ""}}}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    async with gated_world(*names) as world:
+        for name in names:
+            world.share(name, 10, affinity=affinity, schedulingGates=[{"name": "example.com/not-yet"}])
+            owned(world, name)
+            world.cluster.edit(PODS, name, {"spec": GATE}, "ns")
+        await soon(lambda: all(here(world, name) for name in names), 5)
+        assert {here(world, name) for name in names} == set(names)
 
 
 @in_virtual_time
