@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.cli.cluster import Target
@@ -14,6 +15,7 @@ from deviceshare.cli.output import Cell, Part, Row, answer_with, folded, joined,
 from deviceshare.cli.parameters import (
     complete_groups,
     complete_pods,
+    completing_in_namespace,
     did_you_mean,
     in_namespace,
     on_cluster,
@@ -22,17 +24,28 @@ from deviceshare.cli.parameters import (
     suggestion,
 )
 from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, labels_text, look
+from deviceshare.domain.admission.bypasses import bypasses
+from deviceshare.domain.admission.drafts import Draft
+from deviceshare.domain.admission.pod_injection import inject
+from deviceshare.domain.admission.settings import DEFAULTS
 from deviceshare.domain.answers.device_parts import SHOWN_PODS, parts_text
-from deviceshare.domain.answers.explanation import Explanation, explain_group, explain_pod
+from deviceshare.domain.answers.explanation import (
+    Explanation,
+    WorkloadExplanation,
+    explain_group,
+    explain_pod,
+    explain_workload,
+)
 from deviceshare.domain.answers.verdicts import DeviceVerdict, NodeVerdict
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.wording import listed
-from deviceshare.loops.kinds import NODES, PODS
-from deviceshare.loops.ports import Forbidden, NotFound
+from deviceshare.loops.kinds import EVENTS, NODES, PODS
+from deviceshare.loops.ports import Forbidden, Kind, NotFound
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api
@@ -64,6 +77,7 @@ _details = click.option("-d", "--details", is_flag=True, help="Every node and ev
 Examples:
   deviceshare explain group team-a         what it waits for, node by node; or what it has and why
   deviceshare explain pod trainer          where its share would fit, device by device; or what it has
+  deviceshare explain deployment infer     its pods, and what admission said of them to its controller
   deviceshare explain group team-a -d      every node and every device
 \b
 Exit codes: 0 explained, 1 failed or not found, 2 wrong flags.""",
@@ -116,8 +130,120 @@ def pod(target: Target, name: str, namespace: str | None, output: str, *, detail
 
     asked, case = target.ask(ask)
     partly = not case.seen.visibility.whole
-    explanation = explain_pod(case.seen.fleet, asked, case.group, case.pods, case.home, partly_seen=partly)
+    explanation = explain_pod(
+        *(case.seen.fleet, asked, case.group, case.pods, case.home),
+        partly_seen=partly,
+        everyone=case.seen.pods.values(),
+    )
     _answer(explanation, case, output, details=details)
+
+
+class _TemplateSpec(Struct, frozen=True):
+    template: Draft = Draft()
+
+
+class _WorkloadConditions(Struct, frozen=True):
+    conditions: list[Condition] = field(default_factory=list)
+
+
+class _Workload(Struct, frozen=True):
+    """What Deployments, StatefulSets, DaemonSets, ReplicaSets and Jobs have in common."""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: _TemplateSpec = _TemplateSpec()
+    status: _WorkloadConditions = _WorkloadConditions()
+
+
+def _kind(kind: str, api: str = "apps/v1") -> Kind[_Workload]:
+    return Kind(api, kind, f"{kind.lower()}s", _Workload, namespaced=True)
+
+
+_REPLICA_SETS: Final = _kind("ReplicaSet")
+_WORKLOADS: Final = (
+    *(_kind("Deployment"), _kind("StatefulSet"), _kind("DaemonSet"), _REPLICA_SETS),
+    _kind("Job", "batch/v1"),
+)
+
+
+def _command(kind: Kind[_Workload]) -> None:
+    """Adds `explain deployment`, and the like."""
+
+    @explain.command(kind.kind.lower(), short_help=f"What the pods of a {kind.kind} have or wait for.")
+    @click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=completing_in_namespace(kind))
+    @in_namespace
+    @output_as("table", "json", "yaml")
+    @on_cluster
+    def workload(target: Target, name: str, namespace: str | None, output: str) -> None:
+        within, name = pod_named(name, namespace, target)
+        answer = target.ask(lambda api: _explained(api, kind, name, within))
+        answer_with(answer, output, lambda: _workload_view(answer))
+        note(each.text for each in answer.unseen)
+
+    workload.help = f"Explain a {kind.kind}: what its pods wait for or have, and what admission says of its template."
+
+
+for _each in _WORKLOADS:
+    _command(_each)
+
+
+async def _explained(api: "Api", kind: Kind[_Workload], name: str, namespace: str) -> WorkloadExplanation:
+    try:
+        found = await api.get(kind, name, namespace)
+    except NotFound:
+        near = await suggestion(api, kind, name, namespace)
+        text = f"There is no {kind.kind} {namespace}/{name}; see them with kubectl get {kind.plural} -n {namespace}"
+        raise click.ClickException(f"{text}{near}") from None
+    seen, owners = await look(api, namespace), [found]
+    if kind.kind == "Deployment":
+        sets = await api.list(_REPLICA_SETS, namespace=namespace)
+        owners += [each for each in sets if each.metadata.controller and each.metadata.controller.uid == _uid(found)]
+    uids = {_uid(each) for each in owners}
+    pods = [pod for pod in seen.pods.values() if pod.metadata.controller and pod.metadata.controller.uid in uids]
+    subject = f"{kind.kind} {namespace}/{name}"
+    answer = explain_workload(seen.fleet, subject, pods, seen.groups, seen.pods.values())
+    template = found.spec.template
+    concern = template.concern(DEFAULTS.dialects)
+    injection = inject(template, seen.groups.get(concern.group) if concern else None, settings=DEFAULTS)
+    warnings = [*injection.warnings, *(bypasses(template) if concern else ())]
+    refused = await _refused(api, owners, namespace, has_pods=bool(pods)) or injection.refusal
+    if concern is None and not (pods or refused):
+        answer = replace(
+            answer, message="its pods name no group and ask for no share, so deviceshare leaves them alone"
+        )
+    return replace(answer, not_created=refused, warnings=warnings, unseen=list(seen.unseen))
+
+
+def _uid(workload: _Workload) -> str:
+    return workload.metadata.uid
+
+
+async def _refused(api: "Api", owners: list[_Workload], namespace: str, *, has_pods: bool) -> str:
+    """Why the controller can't create pods: Deployments and ReplicaSets have a condition, of others Events tell."""
+    for each in reversed(owners):
+        if said := next(
+            (c.message for c in each.status.conditions if c.type == "ReplicaFailure" and c.status == "True"), ""
+        ):
+            return said
+    if has_pods:  # what was said before is over
+        return ""
+    with suppress(Forbidden):
+        chosen = f"involvedObject.uid={_uid(owners[0])},reason=FailedCreate"
+        events = await api.list(EVENTS, namespace=namespace, field_selector=chosen)
+        return max(events, key=lambda event: event.last_timestamp or "").message if events else ""
+    return ""
+
+
+def _workload_view(answer: WorkloadExplanation) -> list[Part]:
+    parts: list[Part] = [answer.message]
+    facts = {"can't create pods": answer.not_created, **answer.facts}
+    if rows := [(styled(name, "bold"), fact) for name, fact in facts.items() if fact]:
+        parts += ["", table(("", ""), rows)]
+    if answer.waiting:
+        shown = ((listed(each.pods, most=SHOWN), styled(each.reason, "yellow")) for each in answer.waiting)
+        parts += ["", table(("WAITING", "FOR"), shown)]
+    if answer.warnings:
+        parts += ["", table(("ADMISSION WARNS",), ((each,) for each in answer.warnings))]
+    return parts
 
 
 async def _case(api: "Api", name: str, namespace: str) -> Case:

@@ -48,7 +48,7 @@ _PODS: Final = _kind("v1", "Pod", "pods", namespaced=True)
 
 
 def _offered(
-    ctx: click.Context, incomplete: str, kind: Kind[NamedObject], namespace: str | None = "", prefix: str = ""
+    ctx: click.Context, incomplete: str, kind: Kind[Any], namespace: str | None = "", prefix: str = ""
 ) -> list[str]:
     """The names that begin with the incomplete word; None means the context's namespace."""
     with redirect_stderr(io.StringIO()):
@@ -76,12 +76,19 @@ complete_nodes: Final = _completing(_kind(_OURS, contract.NODE_DEVICES_KIND, "no
 complete_namespaces: Final = _completing(_kind("v1", "Namespace", "namespaces"))
 
 
-def complete_pods(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Names of pods: of the namespace that the word names, or the flag, or the context."""
-    namespace, slash, _name = incomplete.partition("/")
-    if slash:
-        return _offered(ctx, incomplete, _PODS, namespace, f"{namespace}/")
-    return _offered(ctx, incomplete, _PODS, ctx.params.get("namespace"))
+def completing_in_namespace(kind: Kind[Any]) -> Complete:
+    """Completes names of the kind: of the namespace that the word names, or the flag, or the context."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        namespace, slash, _name = incomplete.partition("/")
+        if slash:
+            return _offered(ctx, incomplete, kind, namespace, f"{namespace}/")
+        return _offered(ctx, incomplete, kind, ctx.params.get("namespace"))
+
+    return complete
+
+
+complete_pods: Final = completing_in_namespace(_PODS)
 
 
 def complete_group_or_pod(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

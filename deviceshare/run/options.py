@@ -12,7 +12,7 @@ import msgspec
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission import bypasses, settings
-from deviceshare.domain.objects.groups import DELETION_POLICIES, NEVER, REFUSE, LabelRequirement, LabelSelector
+from deviceshare.domain.objects.groups import AFTER_LAST_POD, DELETION_POLICIES, NEVER, LabelRequirement, LabelSelector
 from deviceshare.domain.objects.nodes import is_label
 from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.placement.handover import AUTO, STYLES
@@ -149,8 +149,8 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag(
             "--deletion-policy",
             type=click.Choice(DELETION_POLICIES),
-            default=REFUSE,
-            help="Whether a group that pods use can't be deleted or ends after them, unless its spec says so.",
+            default=AFTER_LAST_POD,
+            help="Whether a deleted group ends after its pods or can't be deleted before, unless its spec says so.",
         ),
         flag(
             "--uninjected-pods",

@@ -102,7 +102,7 @@ def test_nobody_else_removes_the_gate(pool: Pool) -> None:
 
 
 def test_a_group_whose_pods_do_not_fit_goes_to_another_node(pool: Pool) -> None:
-    """By anti-affinity to other pods, of which kube-scheduler alone knows. What the first decision took is free again."""
+    """By anti-affinity to others' pods, which kube-scheduler alone judges. What was taken first is free again."""
     first = pool.node()
     blocker = pod("blocker", scheduler=DEFAULT, nodeSelector={"kubernetes.io/hostname": first})
     blocker["metadata"]["labels"] = {"app": "blocker"}

@@ -3,7 +3,8 @@
 The reason is that of the group's condition and event, from the same function.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -26,7 +27,7 @@ from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, left_out, pod_obstacle, request_of
-from deviceshare.domain.wording import listed
+from deviceshare.domain.wording import counted, listed
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
 _HIDDEN = "can't be read"
@@ -43,6 +44,77 @@ class Explanation(Struct, frozen=True, rename="camel", omit_defaults=True):
     nodes: list[NodeVerdict] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
     """What the person who asked may not read."""
+
+
+class PodsWaiting(Struct, frozen=True, rename="camel"):
+    """Waiting pods, of which each has the same reason."""
+
+    pods: list[str]
+    """`namespace/name`"""
+    reason: str
+    why: Reason
+    """The reason for programs."""
+
+
+class WorkloadExplanation(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What its pods have or wait for, and what is wrong with its template, which nobody reads who creates it."""
+
+    subject: str
+    message: str
+    not_created: str = ""
+    """Why its controller can't create pods."""
+    warnings: list[str] = field(default_factory=list)
+    """What admission says of the template, which only the controller is told."""
+    waiting: list[PodsWaiting] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+    unseen: list[Unseen] = field(default_factory=list)
+
+
+def explain_workload(
+    fleet: Fleet, subject: str, pods: Collection[Pod], groups: Mapping[str, Group], everyone: Collection[Pod]
+) -> WorkloadExplanation:
+    """A Deployment or the like, by its pods; `everyone` are all that want devices."""
+    named = {name: [pod for pod in everyone if pod.group == name] for name in {pod.group for pod in pods} - {""}}
+    bound = {name: group_status.bound(groups[name], fleet, mine) for name, mine in named.items() if name in groups}
+    alike: dict[Reason, list[str]] = {}
+    for found in WaitingReasons(fleet).of_pods((pod for pod in pods if not pod.left_out), groups, bound):
+        for each in found:
+            alike.setdefault(each.why, []).append(each.pod)
+    waiting = [PodsWaiting(sorted(mine), str(reason), reason) for reason, mine in alike.items()]
+    on: dict[str, list[str]] = {}
+    for pod in pods:
+        if pod.node and not pod.finished:
+            on.setdefault(pod.node, []).append(pod.metadata.key)
+    facts = {f"on node {node}": listed(sorted(mine), most=3) for node, mine in sorted(on.items())}
+    updates = (rolling_update(fleet, pod, everyone) for pod in pods if pod.pending)
+    facts["rolling update"] = next(filter(None, updates), "")
+    number = sum(len(each.pods) for each in waiting)
+    message = f"{counted(sum(map(len, on.values())), 'pod')} with a node, {number} waiting"
+    return WorkloadExplanation(subject, message, waiting=waiting, facts=_known(facts))
+
+
+def rolling_update(fleet: Fleet, pod: Pod, everyone: Iterable[Pod]) -> str:
+    """Which pod of an earlier version of its Deployment has the share that the pod waits for, and what to do; or ""."""
+    mine = pod.metadata.controller
+    if mine is None or mine.kind != _REPLICA_SET or pod.group or not pod.share:
+        return ""
+    for old in everyone:
+        theirs, ledger = old.metadata.controller, fleet.ledger(old.node)
+        if theirs is None or ledger is None or old.metadata.uid not in ledger.claims or theirs.uid == mine.uid:
+            continue
+        # A Deployment calls its ReplicaSets by its own name and a digest of their template.
+        same = (old.metadata.namespace, theirs.kind, theirs.name.rpartition("-")[0])
+        if same != (pod.metadata.namespace, _REPLICA_SET, mine.name.rpartition("-")[0]):
+            continue
+        rest = {uid: claim for uid, claim in ledger.claims.items() if uid != old.metadata.uid}
+        rooms = allocation.available(replace(ledger, spec=replace(ledger.spec, claims=rest))).rooms
+        if allocation.share_shortage(pod.share, [room for _, room in rooms]) is None:
+            cure = "set its strategy to Recreate, or to maxSurge: 0 and maxUnavailable: 1"
+            return f"pod {old.metadata.key} of the same Deployment has what it waits for, and waits for it: {cure}"
+    return ""
+
+
+_REPLICA_SET: Final = "ReplicaSet"
 
 
 def explain_group(
@@ -70,9 +142,19 @@ def explain_group(
 
 
 def explain_pod(
-    fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None, *, partly_seen: bool = False
+    fleet: Fleet,
+    pod: Pod,
+    group: Group | None,
+    pods: Collection[Pod],
+    home: Node | None,
+    *,
+    partly_seen: bool = False,
+    everyone: Collection[Pod] = (),
 ) -> Explanation:
-    """A pod: what it has and from which group, or what it waits for. `pods` and `home` are its group's."""
+    """A pod: what it has and from which group, or what it waits for.
+
+    `pods` and `home` are its group's; `everyone` are all that want devices.
+    """
     of_group = explain_group(fleet, group, pods, home, partly_seen=partly_seen) if group else None
     bound = None
     if group is not None:
@@ -80,6 +162,7 @@ def explain_pod(
         bound = stated or group_status.bound(group, fleet, pods)
     if pod.wants_devices and pod.pending and not pod.left_out:
         found = _pending(fleet, pod, group, of_group, bound)
+        found = replace(found, facts={**found.facts, "rolling update": rolling_update(fleet, pod, everyone)})
     else:
         found = _not_pending(fleet, pod, group, of_group)
     return replace(found, facts=_known({_HIDDEN: pod.metadata.fault, **found.facts}))

@@ -136,7 +136,7 @@ class GroupLife(NamedTuple):
     """What holds for groups whose spec doesn't say."""
 
     release_after: str = NEVER
-    deletion_policy: str = REFUSE
+    deletion_policy: str = AFTER_LAST_POD
 
     def release_seconds(self, release_after: str) -> int | None:
         """After how many seconds without pods a group with this in its spec is released; None for never.

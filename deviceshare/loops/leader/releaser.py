@@ -385,10 +385,16 @@ class Releaser:
     # The finalizer of groups that end after their last pod.
 
     async def _keep_finalizer(self, group: Group) -> None:
-        """Has it there exactly where the policy wants it. It can't be added once a group is deleted."""
+        """Has it there where the policy wants it, from when the group is bound: no pod uses it before.
+
+        So a bind never meets this write. It can't be added once a group is deleted.
+        """
         wanted = self._context.life.outlives_deletion(group.spec.deletion_policy)
-        if wanted != (contract.PODS_FINALIZER in group.metadata.finalizers):
-            await self._write_finalizers(group, [contract.PODS_FINALIZER] if wanted else [])
+        there = contract.PODS_FINALIZER in group.metadata.finalizers
+        if there and not wanted:
+            await self._write_finalizers(group, [])
+        elif wanted and not there and group.node:
+            await self._write_finalizers(group, [contract.PODS_FINALIZER])
 
     def _is_over(self, group: Group) -> bool:
         """Whether the group was deleted, waits for us alone, and no pod uses it by what the mirror shows."""

@@ -7,17 +7,19 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.answers.explanation import LOWEST, explain_group, explain_pod
+from deviceshare.domain.answers.explanation import LOWEST, explain_group, explain_pod, explain_workload
 from deviceshare.domain.answers.group_status import desired_status
 from deviceshare.domain.answers.verdicts import DeviceVerdict, verdicts
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part
 from deviceshare.domain.objects.ledger import Claim
+from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import OTHER_LABELS, invalid, not_injected
-from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
+from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, a_share_pod, gpus
 from tests.unit.domain.test_drawing import with_claim, with_hardware
 
 
@@ -229,3 +231,51 @@ def test_a_bound_pod_shows_its_variables() -> None:
     told = explain_pod(a_full_fleet(), pod, a_group("a", 3, node="n1"), [pod], a_node("n1"))
     assert told.facts["NVIDIA_VISIBLE_DEVICES"] == "0,1,2"
     assert told.facts["used by"] == "ns/p1"
+
+
+def of_set(pod: Pod, name: str) -> Pod:
+    """The pod, as this ReplicaSet made it."""
+    owner = OwnerReference("ReplicaSet", name, f"uid-of-{name}", controller=True)
+    return replace(pod, metadata=replace(pod.metadata, owner_references=[owner]))
+
+
+def running(pod: Pod, node: str = "n1") -> Pod:
+    return replace(pod, spec=replace(pod.spec, node_name=node))
+
+
+def a_fleet_with_a_share(percent: int) -> Fleet:
+    """One GPU, of which the pod `ns/old` has so much."""
+    claim = Claim(pod="ns/old", shares=[Share("main", GPU, 0, percent=percent)])
+    return a_fleet(a_node(devices={GPU: 1}), ledgers=(with_claim(a_ledger(devices={GPU: 1}), "uid-of-old", claim),))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "wanted", "told"),
+    [
+        ("infer-7d9", "infer-5c8", 60, True),
+        ("infer-7d9", "infer-7d9", 60, False),
+        ("infer-7d9", "train-5c8", 60, False),
+        ("infer-7d9", "infer-5c8", 150, False),
+    ],
+    ids=["update", "same version", "another Deployment", "too large in any case"],
+)
+def test_a_rolling_update_that_waits_for_its_old_pod_is_told(
+    mine: str, theirs: str, wanted: int, *, told: bool
+) -> None:
+    """Both wait for each other, and every other tool says only that the device is full."""
+    old, new = of_set(running(a_share_pod("old", percent=60)), theirs), of_set(a_share_pod("new", percent=wanted), mine)
+    fleet = a_fleet_with_a_share(60)
+    said = explain_pod(fleet, new, None, [], None, everyone=[old, new]).facts.get("rolling update", "")
+    assert said == explain_workload(fleet, "x", [new], {}, [old, new]).facts.get("rolling update", "")
+    assert said.startswith("pod ns/old of the same Deployment has what it waits for") is told
+
+
+def test_a_workload_says_what_its_pods_have_and_wait_for() -> None:
+    """Those that wait for the same in one line."""
+    pods = [running(a_share_pod("old", percent=60)), a_share_pod("new-1", percent=60), a_share_pod("new-2", percent=60)]
+    answer = explain_workload(a_fleet_with_a_share(60), "Deployment ns/d", pods, {}, pods)
+    assert answer.message == "1 pod with a node, 2 waiting"
+    assert answer.facts == {"on node n1": "ns/old"}
+    [waiting] = answer.waiting
+    assert waiting.pods == ["ns/new-1", "ns/new-2"]
+    assert waiting.reason.startswith("waiting for 60% of a GPU, which no shared node has free")

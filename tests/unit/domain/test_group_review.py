@@ -75,7 +75,7 @@ def test_a_group_in_use_is_not_deleted_and_its_pods_are_named() -> None:
     """By the UID they were given devices under, or by name where they run without."""
     pods = [a_pod("b", group_uid="uid-of-team"), a_pod("a"), a_pod("other", group="other")]
 
-    refusal = review_deleted_group(a_group(node="node-1"), pods)
+    refusal = review_deleted_group(a_group(node="node-1"), pods, GroupLife(deletion_policy="Refuse"))
 
     assert "'team' is used by 2 pods: default/a and default/b; " in refusal
     assert "scale their workloads" in refusal

@@ -63,7 +63,12 @@ async def test_the_finalizer_follows_the_policy() -> None:
     """Others' finalizers stay. The setting holds for groups that say nothing."""
     async with a_kept_group() as world:
         world.cluster.edit(GROUPS, "team", {"metadata": {"finalizers": [OTHERS, OURS]}})
-        for policy, wanted in (("Refuse", [OTHERS]), (AFTER_LAST_POD, [OTHERS, OURS]), (None, [OTHERS])):
+        for policy, wanted in (
+            ("Refuse", [OTHERS]),
+            (AFTER_LAST_POD, [OTHERS, OURS]),
+            ("Refuse", [OTHERS]),
+            (None, [OTHERS, OURS]),
+        ):
             world.cluster.edit(GROUPS, "team", {"spec": {"deletionPolicy": policy}})
             await soon(partial(_has, world, wanted))
         await asyncio.sleep(5)  # summaries
@@ -71,8 +76,24 @@ async def test_the_finalizer_follows_the_policy() -> None:
         await asyncio.sleep(60)
         assert world.cluster.requests[before:] == []
         assert world.read_group("team").status.allocated_pods == ["ns/a"]
-    async with a_kept_group(GroupLife(deletion_policy=AFTER_LAST_POD), ""):
-        pass
+    async with a_kept_group(GroupLife(deletion_policy="Refuse")) as world:
+        world.cluster.edit(GROUPS, "team", {"spec": {"deletionPolicy": None}})
+        await soon(partial(_has, world, []))
+
+
+@in_virtual_time
+async def test_the_finalizer_comes_when_the_group_is_bound() -> None:
+    """Before, no pod uses it, and the write would meet the first bind."""
+    world = World(FinalizingCluster())
+    world.node("n1")
+    world.group("team")
+    async with world.leading():
+        await soon(lambda: world.open("n1"))
+        await asyncio.sleep(60)
+        assert finalizers(world) == []
+        world.pod("a", "team")
+        await world.bind("a", "n1")
+        await soon(lambda: finalizers(world) == [OURS], 1)
 
 
 @in_virtual_time

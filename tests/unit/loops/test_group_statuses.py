@@ -106,7 +106,7 @@ async def test_a_bind_whose_binding_fails_leaves_a_status_that_is_corrected() ->
 
 @in_virtual_time
 async def test_a_group_and_its_first_pod_make_one_write() -> None:
-    """The bind's. What somebody takes out of the status comes back."""
+    """The bind's, and the leader's of the finalizer. What somebody takes out of the status comes back."""
     world = World()
     world.node("n1")
     world.group("team")
@@ -118,7 +118,8 @@ async def test_a_group_and_its_first_pod_make_one_write() -> None:
         assert world.read_group("team").status.pod_count == 1
         assert world.condition("team", "Bound") == ("True", "Claimed")
         await asyncio.sleep(10)
-        assert len(world.cluster.writes("shareddevicegroups")) - before == 1
+        assert len(world.cluster.writes("shareddevicegroups")) - before == 2
+        assert world.read_group("team").metadata.finalizers == [contract.PODS_FINALIZER]
         world.cluster.edit(GROUPS, "team", {"status": {"conditions": []}})
         world.end("a")
         await soon(lambda: world.condition("team", "Bound") == ("True", "Claimed"))
