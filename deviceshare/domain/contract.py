@@ -71,6 +71,8 @@ JOB_INDEX_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"
 """Of an indexed Job's pod: how many pods of its index failed before it."""
 
 # On pods: written by the controller.
+NOMINATED_NODE: Final = f"{PREFIX}nominated-node"
+"""The node where room is made for a waiting pod, and kept from pods of lower priority (preemptor.py)."""
 WOKEN_AT: Final = f"{PREFIX}woken-at"
 BIND_FENCE: Final = f"{PREFIX}bind-fence"
 """The mark of a claim that is being collected: a Binding decided before the pod bore it fails (claims.md, collect)."""
@@ -89,7 +91,7 @@ REBIND: Final = f"{PREFIX}rebind"
 
 ON_PODS: Final = USERS | {
     *(SELECTED_DEVICES, GROUP_UID, POD_UID, SHARES, PLACED_ON),
-    *(WOKEN_AT, BIND_FENCE, ENDED, FORMER_DEVICES, REBIND),
+    *(WOKEN_AT, NOMINATED_NODE, BIND_FENCE, ENDED, FORMER_DEVICES, REBIND),
 }
 """The annotations of pods, but for those of vendors and of containers (shares.is_annotation)."""
 

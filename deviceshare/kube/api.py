@@ -280,8 +280,8 @@ class Api:
         path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(pod)}/binding"
         await self._write("POST", path, body, {**MANAGER, "timeout": f"{timeout:.3f}s"}, timeout=timeout)
 
-    async def evict(self, namespace: str, pod: str, *, uid: str) -> None:
-        """Asks for the pod's end, as a drain does.
+    async def evict(self, namespace: str, pod: str, *, uid: str, dry_run: bool = False) -> None:
+        """Asks for the pod's end, as a drain does; with `dry_run` only whether that is allowed now.
 
         Raises Unavailable while a PodDisruptionBudget forbids it, NotFound when it is gone, Conflict when another pod
         has its name. The version is the one that the server names beside the subresource: policy/v1 since 1.22,
@@ -296,7 +296,7 @@ class Api:
             "apiVersion": version,
             "kind": "Eviction",
             "metadata": {"name": pod, "namespace": namespace},
-            "deleteOptions": {"preconditions": {"uid": uid}},
+            "deleteOptions": {"preconditions": {"uid": uid}, "dryRun": ["All"] if dry_run else []},
         }
         path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(pod)}/eviction"
         await self._write("POST", path, body, MANAGER)

@@ -345,6 +345,7 @@ class Mirrors:
             others=self.others,
             namespaces=self.namespaces,
             quotas=self.quotas,
+            groups=self.groups,
         )
         if not visibility.whole:
             PodsOfStatuses(self.fleet, self.groups, visibility)

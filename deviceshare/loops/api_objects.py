@@ -93,6 +93,7 @@ class LabelledCluster:
         self.patch = cluster.patch
         self.delete = cluster.delete
         self.bind = cluster.bind
+        self.evict = cluster.evict
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
         return self._seen(kind, await self._cluster.get(kind, name, namespace))

@@ -125,6 +125,13 @@ class Cluster(Protocol):
         self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", resource_version: str = ""
     ) -> None: ...
 
+    async def evict(self, namespace: str, pod: str, *, uid: str, dry_run: bool = False) -> None:
+        """Asks for the pod's end, as a drain does, or only whether that is allowed now.
+
+        Raises Unavailable while a PodDisruptionBudget forbids it, Conflict when another pod has its name.
+        """
+        ...
+
     async def bind(
         self,
         namespace: str,

@@ -158,6 +158,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=RECREATE,
             help="Whether pods created while admission was away are deleted, for their controllers to recreate.",
         ),
+        flag(
+            "--preemption",
+            type=click.Choice([ON, OFF]),
+            default=ON,
+            help="Whether pods with shares make room for waiting pods of higher priority.",
+        ),
         flag("--ca-secret", default="", help="Make the webhooks' certificates; this Secret keeps the CA."),
         flag("--tls-cert", type=FILE, help="Or bring them: a certificate, PEM; read again when it changes."),
         flag("--tls-key", type=FILE, help="Its private key, PEM."),

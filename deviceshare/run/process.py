@@ -36,7 +36,7 @@ from deviceshare.loops.replica.impostor_watch import ImpostorWatch
 from deviceshare.loops.replica.use_rounds import UseRounds
 from deviceshare.metrics import Metrics, ServerMetrics
 from deviceshare.run import cluster_metrics, memory
-from deviceshare.run.settings import Settings
+from deviceshare.run.settings import ON, Settings
 from deviceshare.web import admission, extender, ui
 from deviceshare.web.admission import Admission
 from deviceshare.web.extender import Extender
@@ -235,6 +235,7 @@ class Process:
             handover=self._settings.handover_setting,
             placement=self._placement,
             life=self._settings.life,
+            preempts=self._settings.preemption == ON,
             uninjected=self._mirrors.uninjected,
             namespace_selector=self._settings.namespace_selector,
             on_recreated=self._metrics.recreated_pods.inc,

@@ -74,6 +74,7 @@ class Settings:
     release_after: str
     deletion_policy: str
     uninjected_pods: str
+    preemption: str
     excluded_namespaces: frozenset[str]
     namespace_selector: LabelSelector
     ca_secret: str

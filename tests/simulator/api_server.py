@@ -236,6 +236,9 @@ class SimulatedClient:
     async def delete(self, kind: Kind[Any], name: str, namespace: str = "", **preconditions: str) -> None:
         await self._request(lambda: self.server.delete(kind, name, namespace, **preconditions))
 
+    async def evict(self, namespace: str, pod: str, *, uid: str, dry_run: bool = False) -> None:
+        await self._request(lambda: self.server.evict(namespace, pod, uid=uid, dry_run=dry_run))
+
     async def bind(self, namespace: str, pod: str, *, timeout: float, **binding: Any) -> None:
         await self._request(lambda: self.server.bind(namespace, pod, timeout=timeout, **binding), timeout)
 

@@ -43,7 +43,7 @@ class Process:
         }
         self.groups: Any = mirrors[GROUPS.plural]
         self._server = server
-        Feed(self.fleet, **self._of_kind)
+        Feed(self.fleet, **self._of_kind, groups=self.groups)
         self.binder = Binder(
             self.client,
             self.fleet,

@@ -35,6 +35,7 @@ capabilities:
     - --release-after={{ .Values.groups.releaseAfter }}
     - --deletion-policy={{ .Values.groups.deletionPolicy }}
     - --uninjected-pods={{ .Values.uninjectedPods }}
+    - --preemption={{ ternary "on" "off" .Values.preemption }}
     {{- with .Values.webhooks.namespaceSelector }}
     - {{ printf "--namespace-selector=%s" (toJson .) | quote }}
     {{- end }}

@@ -160,6 +160,7 @@ class PodSpec(Struct, frozen=True, gc=False, rename="camel"):
     termination_grace_period_seconds: int | None = None
     tolerations: list[Toleration] = field(default_factory=list)
     priority: int | None = None
+    preemption_policy: str = ""
     overhead: dict[str, Quantity] = field(default_factory=dict)
 
     @property

@@ -170,6 +170,12 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         return annotations[contract.PLACED_ON] if ours and not self.spec.scheduling_gates else ""
 
     @property
+    def nominated_node(self) -> str:
+        """Where room is made for the pod while it waits, or ""."""
+        ours = contract.GROUP in self.metadata.labels and self.pending
+        return self.metadata.annotations.get(contract.NOMINATED_NODE, "") if ours else ""
+
+    @property
     def finished(self) -> bool:
         """Whether all its containers have ended, which its phase alone doesn't prove (pods.py)."""
         if self.status.phase not in TERMINAL:

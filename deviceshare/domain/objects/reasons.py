@@ -35,6 +35,7 @@ class ReasonKind(StrEnum):
     CLAIM_RELEASING = "ClaimReleasing"
     INSUFFICIENT = "InsufficientResources"
     NODE_AVOIDED = "NodeAvoided"
+    NODE_NOMINATED = "NodeNominated"
 
     # Of a pod: it can't join its group anywhere, or nothing of ours is in its way.
     NAMESPACE_LEFT_OUT = "NamespaceLeftOut"

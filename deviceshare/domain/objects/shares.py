@@ -433,6 +433,8 @@ class Request(NamedTuple):
 
     labels: Mapping[str, str] = {}
     """The labels of a group, by which quotas count it."""
+    priority: int = 0
+    """Of the pod that is to be placed."""
 
     @property
     def taker(self) -> Holder:

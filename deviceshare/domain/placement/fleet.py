@@ -190,6 +190,8 @@ class Fleet:
         """What groups that wait ask about all nodes."""
         self._shapes = self.situations.shapes
         self._sizes = DeviceSizes()
+        self._nominated: dict[str, tuple[str, Request]] = {}
+        """By the waiting pod, `namespace/name`, the node where room is made for it, and what it wants."""
         self.namespaces = Namespaces()
         """Whose pods may join which groups."""
         self.quotas = Quotas()
@@ -237,6 +239,25 @@ class Fleet:
     def set_living(self, uid: str, pod: str, node: str) -> None:
         """Takes in where a pod that received devices of the holder `uid` lives; "" when it no longer does."""
         self._homes.set_living(uid, pod, node)
+
+    def nominate(self, pod: str, node: str, request: Request | None) -> None:
+        """Takes in where room is made for a waiting pod, which is kept from those of lower priority; "" for nowhere."""
+        if node and request:
+            self._nominated[pod] = node, request
+        else:
+            self._nominated.pop(pod, None)
+
+    def nominated(self, name: str) -> list[tuple[str, Request]]:
+        """The pods for which room is made on the node, and what they want, the first to go there first."""
+        mine = [(pod, request) for pod, (node, request) in self._nominated.items() if node == name]
+        return sorted(mine, key=lambda each: (-each[1].priority, each[0]))
+
+    def _kept_from(self, request: Request) -> set[str]:
+        """The nodes with room that is kept from the request; a pod that joins its group takes none."""
+        if not self._nominated or (request.node and not request.share):
+            return set()
+        others = (each for each in self._nominated.values() if each[1].taker != request.taker)
+        return {node for node, other in others if other.priority > request.priority}
 
     def assume(self, uid: str, taken: Assumption) -> None:
         """Takes devices in memory for the holder `uid` while a bind writes its claim."""
@@ -322,6 +343,13 @@ class Fleet:
 
     def filter(self, request: Request, names: Iterable[str]) -> Filtered:
         """Which of the named nodes the holder's next pod may go to."""
+        found = self._filter(request, names)
+        if kept := self._kept_from(request).intersection(found.fits):
+            fits = [name for name in found.fits if name not in kept]
+            return Filtered(fits, {**found.refused, join_obstacles.NOMINATED: sorted(kept)})
+        return found
+
+    def _filter(self, request: Request, names: Iterable[str]) -> Filtered:
         if not (home := self.home(request)):
             if reason := self.quotas.obstacle(request):
                 return Filtered([], {reason: list(names)})
@@ -353,7 +381,8 @@ class Fleet:
                 return fits
         elif self.quotas.obstacle(request):
             return ()
-        return self.situations.overview(request).fits.names
+        every = self.situations.overview(request).fits.names
+        return (name for name in every if name not in kept) if (kept := self._kept_from(request)) else every
 
     def joining_obstacle(self, request: Request, home: str) -> Reason | None:
         """Why no further pod of the holder may go to the node it lives on.

@@ -169,6 +169,9 @@ NOT_SHARED: Final = Reason(
     "the node is not shared",
     f"kubectl label node NODE {contract.MODE_LABEL}={contract.MODE_SHARED}",
 )
+NOMINATED: Final = Reason(
+    ReasonKind.NODE_NOMINATED, "node(s) where room was made for a pod of higher priority, which is to go there first"
+)
 NO_LEDGER: Final = Reason(
     ReasonKind.DEVICES_UNKNOWN, "the node's devices are not known yet", "if this stays, deviceshare doctor"
 )
@@ -286,11 +289,13 @@ def request_of(pod: Pod, group: Group | None) -> Request | None:
 
     `group` is the one that it names; None where that doesn't exist, and where it names none.
     """
+    priority = pod.spec.priority or 0
     if pod.group:
         if group is None:
             return None
-        return group.request._replace(share=pod.share, sharer=pod.sharer) if pod.share else group.request
-    return Request(pod.sharer, {}, pod.strategy, {}, "", pod.share) if pod.share else None
+        request = group.request._replace(share=pod.share, sharer=pod.sharer) if pod.share else group.request
+        return request._replace(priority=priority) if priority else request
+    return Request(pod.sharer, {}, pod.strategy, {}, "", pod.share, priority=priority) if pod.share else None
 
 
 def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reason | None:

@@ -92,8 +92,8 @@ def _places(fleet: Fleet, request: Request, now: bool) -> tuple[list[Node], str]
         return fleet.shared_nodes([home]), f"node {home}, where {holder} lives"
     if now:
         fits = fleet.shared_nodes(fleet.filter(request, fleet.names()).fits)
-        if usable := [node for node in fits if node.ready and not node.spec.unschedulable]:
-            return usable, f"the nodes where {holder} fits"
+        if there := [node for node in fits if node.ready and not node.spec.unschedulable]:
+            return there, f"the nodes where {holder} fits"
     selector = request.node_selector.items()
     selected = [node for node in fleet.shared_nodes() if node.metadata.labels.items() >= selector]
     return selected, f"every shared node that {holder} may go to"
@@ -151,14 +151,15 @@ def leaves_cordoned(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> bool:
     if not able or any(untolerated([UNSCHEDULABLE], pod.spec.tolerations) is None for pod in able):
         return False
     fits = fleet.shared_nodes(fleet.situations.overview(group.request._replace(node="")).fits.names)
-    usable = [node for node in fits if node.ready and not node.spec.unschedulable]
     asked = {msgspec.json.encode((p.spec.node_selector, p.spec.affinity, p.spec.tolerations)): p for p in able}
-    return any(_lets_in(node, pod) for pod in [*asked.values()][:_MOST_ASKED] for node in usable)
+    return any(usable(node, pod) for pod in [*asked.values()][:_MOST_ASKED] for node in fits)
 
 
-def _lets_in(node: Node, pod: Pod) -> bool:
+def usable(node: Node, pod: Pod) -> bool:
+    """Whether the pod may be scheduled to the node, whatever is free there."""
     taint = untolerated(node.spec.taints, pod.spec.tolerations)
-    return taint is None and admits(pod.spec.node_selector, pod.spec.affinity, node)
+    fits = taint is None and admits(pod.spec.node_selector, pod.spec.affinity, node)
+    return fits and node.ready and not node.spec.unschedulable
 
 
 # A pod's node affinity, tightened to one node: the change that a lifted scheduling gate comes with.

@@ -79,6 +79,8 @@ class ControllerContext:
     placement: GatePlacement | None = None
     """How the leader places pods itself; None where a kube-scheduler of ours asks the extender."""
     life: GroupLife = DEFAULT_LIFE
+    preempts: bool = True
+    """Whether others make room for pods of higher priority."""
     uninjected: Mirror[Pod] | None = None
     """Pods without a node that admission should have injected and didn't; None where they are left as they are."""
     namespace_selector: LabelSelector = EVERYTHING

@@ -23,6 +23,7 @@ from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.gates import Gates
 from deviceshare.loops.leader.group_statuses import GroupStatuses
 from deviceshare.loops.leader.ledgers import Ledgers
+from deviceshare.loops.leader.preemptor import Preemptor
 from deviceshare.loops.leader.rebinder import Rebinder
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.leader.uninjected_pods import UninjectedPods
@@ -181,6 +182,7 @@ class Controller:
         self._waker = Waker(context)
         self._quotas = QuotaCounts(context)
         self._uninjected = UninjectedPods(context)
+        self._preemptor = Preemptor(context, self._releaser) if context.preempts else None
         self._gates = Gates(context, context.placement, self._releaser) if context.placement else None
         self._queues: tuple[Queue[Any], ...] = (
             self._ledgers.queue,
@@ -192,6 +194,7 @@ class Controller:
             *self._waker.queues,
             self._quotas.queue,
             self._uninjected.queue,
+            *([self._preemptor.queue] if self._preemptor else ()),
             *(self._gates.queues if self._gates else ()),
         )
 
@@ -241,6 +244,8 @@ class Controller:
         self._context.index.change_pod(change)
         self._waker.change(change)
         self._uninjected.change_injected(change)
+        if self._preemptor:
+            self._preemptor.change(change)
         if self._gates:
             self._gates.change_pod(change)
         self._ledgers.change_pod(change)

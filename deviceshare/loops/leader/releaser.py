@@ -7,6 +7,7 @@ mirrors say here. What is decided here is only when that is worth the requests.
 |------------|-----------------------------------------------------|------------------------|---------------------|
 | (none)     | holder gone, elsewhere, or unbound for BIND_SECONDS | where the holder lives | Event of the node   |
 | deleted    | it bears our finalizer, and no pod uses it          | whether one does       | Event Deleted       |
+| preempted  | a pod of higher priority is to have its devices     | who could join         | Preempted, condition|
 | displaced  | kube-scheduler has no place there for its pods      |                        | Event LeftNode      |
 | no devices | others have the devices that it had (coverage.py)   |                        | that, condition     |
 | node lost  | its policy is Move, and no pod of it is there       | both                   | that, condition     |
@@ -92,8 +93,11 @@ class Releaser:
         """Groups that were found to be in use after all. That one stays writes it, which enqueues it again."""
         self._displaced: dict[ClaimKey, float] = {}
         """Since when."""
+        self._preempted: dict[ClaimKey, str] = {}
+        """For whom an idle group's devices are wanted: the end of a sentence."""
         self._causes = (
             self._deleted,
+            self._preempted_idle,
             self._without_place,
             self._without_devices,
             self._on_lost_node,
@@ -147,6 +151,12 @@ class Releaser:
         key = ClaimKey(pod.node, pod.holder_uid, pod.group)
         self._displaced.setdefault(key, self._context.clock())
         self.queue.add(key, DISPLACED_SECONDS)
+
+    def preempt(self, node: str, uid: str, group: str, why: str) -> None:
+        """Has a group that no pod uses leave its node, so that a pod of higher priority gets its devices."""
+        key = ClaimKey(node, uid, group)
+        self._preempted[key] = why
+        self.queue.add(key)
 
     def displaced(self, node: str, uid: str, group: str) -> bool:
         """Whether the group is about to leave the node, since kube-scheduler found no place for its pods."""
@@ -223,6 +233,7 @@ class Releaser:
         self._in_use.discard(key)
         self._stayed.forget(key)
         self._displaced.pop(key, None)
+        self._preempted.pop(key, None)
 
     def _report_use(self, key: ClaimKey, claim: Claim) -> None:
         if claim.pod:
@@ -296,6 +307,14 @@ class Releaser:
     async def _deleted(self, _key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
         """The Event is recorded when the finalizer goes."""
         return _Leave("deleted", "", "", Cause(_used)) if self._is_over(group) else None
+
+    async def _preempted_idle(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
+        """Asked once: who wants the devices asks again."""
+        if (why := self._preempted.pop(key, "")) == "" or self._context.fleet.pods(group.uid):
+            return None
+        text = f"left node {group.node}, where no pod used it: its devices are given up {why}"
+        cause = Cause(self._wanted, _saying(Reason(ReasonKind.RELEASED, text)))
+        return _Leave("preempted", "Preempted", text, cause)
 
     async def _without_place(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
         """While a group is displaced, none of its pods is placed. It stays if one is bound after all, or they stay."""

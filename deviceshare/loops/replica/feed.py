@@ -3,11 +3,12 @@
 import functools
 
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.groups import NamespaceObject
+from deviceshare.domain.objects.groups import Group, NamespaceObject
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.api_objects import says_the_same
 from deviceshare.loops.ports import Mirror, ObjectChange
 
@@ -25,12 +26,14 @@ class Feed:
         others: Mirror[Pod],
         namespaces: Mirror[NamespaceObject] | None = None,
         quotas: Mirror[DeviceQuota] | None = None,
+        groups: Mirror[Group] | None = None,
     ) -> None:
         """`pods` are those of groups; `others` those that hold devices through a vendor's device plugin.
 
         Who forges a pod into the first by a label holds what it holds nevertheless.
         """
         self._fleet = fleet
+        self._groups = groups
         self._plugin_pods: dict[str, dict[tuple[str, str], frozenset[str]]] = {}
         """By node: what mirror shows which UID with which resources."""
         if namespaces is not None:
@@ -50,6 +53,9 @@ class Feed:
             self._on_plugin("pods", change)
         for uid in {old.holder_uid, old.share_uid} - {""} if old else ():
             self._fleet.set_living(uid, key, "")
+        if any(pod.nominated_node for pod in change.sides):
+            wanted = request_of(new, self._groups.get(new.group) if self._groups else None) if new else None
+            self._fleet.nominate(key, new.nominated_node if new else "", wanted)
         if new and new.lives and not new.impostor:
             for uid in {new.holder_uid, new.share_uid} - {""}:
                 self._fleet.set_living(uid, key, new.node)

@@ -35,6 +35,7 @@ class GuardedCluster:
         self._on_too_large = on_too_large
         # What answers with no object is the other one's as it is.
         self.delete = cluster.delete
+        self.evict = cluster.evict
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
         return self._seen(await self._cluster.get(kind, name, namespace))

@@ -168,6 +168,10 @@ class LiveCluster(ModelCluster):
         work = super().delete(kind, name, namespace, uid=uid, resource_version=resource_version)
         await self._request("delete", kind, name, work)
 
+    async def evict(self, namespace: str, pod: str, *, uid: str, dry_run: bool = False) -> None:
+        work = super().evict(namespace, pod, uid=uid, dry_run=dry_run)
+        await self._request("review" if dry_run else "evict", PODS, pod, work)
+
     async def bind(self, namespace: str, pod: str, **binding: Any) -> None:
         self.bindings.append(binding)
         await self._request("bind", PODS, pod, super().bind(namespace, pod, **binding))
@@ -229,6 +233,7 @@ class World:
             others=self.others,
             namespaces=namespaces,
             quotas=quotas,
+            groups=groups,
         )
         self.unlabelled = MemoryMirror()
         if uninjected:

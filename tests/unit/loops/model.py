@@ -14,7 +14,7 @@ import msgspec
 
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.ports import AlreadyExists, ApiError, Conflict, Invalid, Kind, NotFound, Undecodable
+from deviceshare.loops.ports import AlreadyExists, ApiError, Conflict, Invalid, Kind, NotFound, Unavailable, Undecodable
 
 T = TypeVar("T")
 Raw = dict[str, Any]
@@ -79,6 +79,8 @@ class ModelCluster:
         """The names of pods that refuse our writes, and whether their status does, too."""
         self.refusal: type[ApiError] = Invalid
         """How."""
+        self.protected: set[str] = set()
+        """The names of pods that no disruption budget lets go."""
         self.rests_on_time = False
         """Whether a pod refused all writes, so that a collector has to wait whatever the server compares."""
 
@@ -199,6 +201,16 @@ class ModelCluster:
             self.edit(kind, name, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, namespace)
         else:
             self.remove(kind, name, namespace)
+
+    async def evict(self, namespace: str, pod: str, *, uid: str, dry_run: bool = False) -> None:
+        await self.pause()
+        raw = self._table(PODS).get(self._key(pod, namespace))
+        if raw is None or raw["metadata"]["uid"] != uid:
+            raise NotFound(pod) if raw is None else Conflict(pod)
+        if pod in self.protected:
+            raise Unavailable(f"pods {pod}: its disruption budget allows none")
+        if not dry_run:
+            self.edit(PODS, pod, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, namespace)
 
     async def bind(
         self,

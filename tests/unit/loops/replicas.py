@@ -130,6 +130,7 @@ class SteppedReplica:
             pods=mirrors[PODS.plural],
             others=MemoryMirror(),
             quotas=mirrors[DEVICE_QUOTAS.plural],
+            groups=groups,
         )
         self.binder = Binder(
             self.cluster,

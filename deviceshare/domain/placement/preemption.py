@@ -1,0 +1,189 @@
+"""Preemption: who would have to go so that a pod of higher priority gets devices, as kube-scheduler decides it for CPU.
+
+An extender can't add victims where kube-scheduler's own dry run finds none, so deviceshare's leader makes the room.
+Victims are pods with shares, of lower priority, and groups that no pod uses, as if they had priority 0. Pods of groups
+never are: their group would keep its devices.
+https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
+"""
+
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from deviceshare.domain.objects.devices import identities
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, claim_of, share_claim_of
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import GROUP, POD, Request, current
+from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement.device_states import device_states
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.node_choice import usable
+
+MOST_VICTIMS: Final = 32
+"""Of one pod; where more would have to go, nobody does."""
+MOST_NODES: Final = 200
+"""Compared for one pod."""
+NEVER: Final = "Never"
+"""The preemptionPolicy of pods for which nobody goes."""
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""A search that pauses at each `yield`, since a ledger may have a thousand claims."""
+
+
+class Victim(NamedTuple):
+    """A holder that would have to go. The first to go come first."""
+
+    priority: int
+    kind: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" + (f" (priority {self.priority})" if self.kind == POD else "")
+
+
+class Room(NamedTuple):
+    """Where room can be made."""
+
+    node: str
+    victims: tuple[Victim, ...]
+    """Empty where enough comes free anyway: others are ending."""
+
+    @property
+    def cost(self) -> tuple[int, int, int, int, str]:
+        """The less, the better: first of all no pod of much priority goes, then few pods."""
+        priorities, pods = [each.priority for each in self.victims], sum(each.kind == POD for each in self.victims)
+        return max(priorities, default=-(1 << 31)), pods, len(priorities), sum(priorities), self.node
+
+
+class Holders(NamedTuple):
+    """What is known of holders besides their claims."""
+
+    pods: Callable[[str], Pod | None]
+    """By `namespace/name`."""
+    is_idle: Callable[[Claim], bool]
+    """Whether no pod uses the claim's group, nor waits for it."""
+    spared: Collection[str] = ()
+    """The UIDs of pods that a PodDisruptionBudget keeps now."""
+
+
+def priority_of(pod: Pod) -> int:
+    """Its priority, as the API server resolved its class."""
+    return pod.spec.priority or 0
+
+
+def make_room(fleet: Fleet, pod: Pod, request: Request, holders: Holders) -> Steps[Room | None]:
+    """Where room can be made for the pod at the least cost, or None: nobody of lower priority has what it needs."""
+    best: Room | None = None
+    selector, home = request.node_selector.items(), fleet.home(request)
+    nodes = fleet.shared_nodes([home] if home else None)
+    fitting = [node for node in nodes if usable(node, pod) and node.metadata.labels.items() >= selector]
+    for node in fitting[:MOST_NODES]:
+        name = node.metadata.name
+        if fleet.obstacle(name) or fleet.opacity(request, name):
+            continue
+        found = yield from _on_node(fleet, name, pod, request, holders)
+        if found is not None and (best is None or found.cost < best.cost):
+            best = found
+    return best
+
+
+def _on_node(fleet: Fleet, name: str, pod: Pod, request: Request, holders: Holders) -> Steps[Room | None]:
+    ledger = fleet.ledger(name)
+    if ledger is None or request.taker.uid in ledger.claims:
+        return None
+    lower = {uid: found for uid, each in ledger.claims.items() if (found := _victim(uid, each, request, holders))}
+    going = {uid for uid, each in ledger.claims.items() if _is_going(each, holders)}
+    lower = {uid: each for uid, each in lower.items() if each.priority < priority_of(pod) and uid not in going}
+    # What is kept free for others of as much priority comes first.
+    ahead = [
+        each for who, each in fleet.nominated(name) if who != pod.metadata.key and each.priority >= request.priority
+    ]
+
+    def fits(gone: Collection[str]) -> bool:
+        rest: NodeDevices | None = _without(ledger, going.union(gone))
+        for each in (*ahead, request):
+            rest = _with(rest, each) if rest else None
+        return rest is not None
+
+    yield
+    if fits(()):
+        return Room(name, ())
+    best: Room | None = None
+    for order in _orders(ledger, lower):
+        victims = yield from _fewest(order, fits)
+        if victims and (best is None or Room(name, victims).cost < best.cost):
+            best = Room(name, victims)
+    return best
+
+
+def _victim(uid: str, claim: Claim, request: Request, holders: Holders) -> Victim | None:
+    if claim.group:
+        return Victim(0, GROUP, claim.group, uid) if not request.sharer and holders.is_idle(claim) else None
+    pod = holders.pods(claim.pod)
+    if pod is None or pod.metadata.uid != uid or uid in holders.spared or claim.within != request.within:
+        return None
+    return Victim(priority_of(pod), POD, claim.pod, uid)
+
+
+def _is_going(claim: Claim, holders: Holders) -> bool:
+    pod = holders.pods(claim.pod) if claim.pod else None
+    return bool(claim.releasing) or (pod is not None and bool(pod.metadata.deletion_timestamp))
+
+
+def _orders(ledger: NodeDevices, lower: Mapping[str, Victim]) -> Iterable[list[Victim]]:
+    """In which order they would go: all of them, and those on each device alone, which for a share are the fewest."""
+    every = sorted(lower.values())
+    yield every
+    mine = {uid: identities(map(ledger.present, ledger.claims[uid].devices)) for uid in lower}
+    for device in sorted(set().union(*mine.values())):
+        if 0 < len(found := [each for each in every if device in mine[each.uid]]) < len(every):
+            yield found
+
+
+def _fewest(order: list[Victim], fits: Callable[[Collection[str]], bool]) -> Steps[tuple[Victim, ...]]:
+    """The first of them that have to go, without those who may stay after all, the most important first."""
+    few = order[:MOST_VICTIMS]
+    low, high = 0, len(few)
+    yield
+    if not fits([each.uid for each in few]):
+        return ()
+    while low + 1 < high:
+        middle = (low + high) // 2
+        yield
+        low, high = (low, middle) if fits([each.uid for each in few[:middle]]) else (middle, high)
+    chosen = few[:high]
+    for victim in reversed(few[:high]):
+        yield
+        if len(chosen) > 1 and fits([each.uid for each in chosen if each is not victim]):
+            chosen.remove(victim)
+    return tuple(chosen)
+
+
+def _without(ledger: NodeDevices, gone: Collection[str]) -> NodeDevices:
+    rest = {uid: claim for uid, claim in ledger.claims.items() if uid not in gone}
+    # No version: what is computed of it is not kept in place of what the real one is asked for.
+    return replace(
+        ledger, spec=replace(ledger.spec, claims=rest), metadata=replace(ledger.metadata, resource_version="")
+    )
+
+
+def _with(ledger: NodeDevices, request: Request) -> NodeDevices | None:
+    """The ledger with what the request would get there; None where it doesn't fit."""
+    claims, free = dict(ledger.claims), allocation.available(ledger, request.within)
+    if request.resources and request.holder.uid not in claims:
+        devices = allocation.choose(request, free)
+        if devices is None:
+            return None
+        claims[request.holder.uid] = claim_of(request.holder, devices)
+        rooms = [(each.device, each.whole) for each in device_states(ledger) if each.device in devices]
+    else:
+        rooms = list(free.rooms)
+    if request.share:
+        shares = allocation.choose_shares(request.share, request.strategy, rooms)
+        if shares is None:
+            return None
+        claims[request.taker.uid] = share_claim_of(request.taker, current(shares), request.within)
+    return replace(ledger, spec=replace(ledger.spec, claims=claims))
