@@ -39,12 +39,18 @@ PERSON: Final = (
 
 
 def needed(
-    namespace: str, roles: Iterable[str] = ROLES, *, own_ca: bool = True, dra: bool = False, gates: bool = False
+    namespace: str,
+    roles: Iterable[str] = ROLES,
+    *,
+    own_ca: bool = True,
+    dra: bool = False,
+    gates: bool = False,
+    preempts: bool = True,
 ) -> list[Attributes]:
     """The rights that deviceshare in this namespace needs: the rules of the chart's templates/rbac/.
 
     `dra`: where the API server serves dynamic resource allocation. `gates`: where the leader places pods itself
-    (decision 16).
+    (decision 16). `preempts`: where pods make room for others of higher priority.
     """
     rights = [
         *_each(_OURS, ["shareddevicegroups", "nodedevices", "devicequotas"], ["list", "watch"]),
@@ -63,6 +69,7 @@ def needed(
         rights += _each("", ["nodes"], ["get"])
         rights += _each("", ["pods"], ["get", "patch"])
         rights += _each("", ["pods/status"], ["patch"])
+        rights += _each("", ["pods/eviction"] if preempts else [], ["create"])
         rights += _each("batch", ["jobs"], ["get"])
         rights += _each(DRA_GROUP, ["resourceslices", "resourceclaims"] if dra else [], ["list", "watch"])
         lease = {"namespace": namespace, "name": contract.NAME}
@@ -105,7 +112,8 @@ async def examine_own(api: "Api", ours: Installation) -> Verdict:
         dra = any(version in DRA_VERSIONS for version in await api.versions_of(DRA_GROUP))
     except ApiError:
         dra = False  # other checks report that the API server doesn't answer
-    rights = needed(ours.namespace, roles, own_ca=own_ca, dra=dra, gates=ours.by_gates)
+    preempts = ours.flag("preemption") != "off"
+    rights = needed(ours.namespace, roles, own_ca=own_ca, dra=dra, gates=ours.by_gates, preempts=preempts)
     return f"{ours.user} may do all that it needs to", judge_own(ours.user, await _denied(api, rights, ours.user))
 
 

@@ -190,6 +190,9 @@ def test_pods_of_others_are_left_as_they_are(cluster: PolicedCluster) -> None:
     assert essence(found) == essence(defaulted(cluster, other))
 
 
+CHECKED = ("bypasses", "groups", "ledger-deletions", "node-devices", "pods")
+
+
 def test_no_policy_has_a_complaint_about_its_types(cluster: PolicedCluster, eventually: Eventually) -> None:
     """The API server's controller checks expressions against the schemas of what they are about."""
 
@@ -199,7 +202,7 @@ def test_no_policy_has_a_complaint_about_its_types(cluster: PolicedCluster, even
         return found["items"] if done else []
 
     complaints = {each["metadata"]["name"]: each["status"].get("typeChecking", {}) for each in eventually(checked)}
-    assert complaints == {f"deviceshare-{what}": {} for what in ("bypasses", "groups", "node-devices", "pods")}
+    assert complaints == {f"deviceshare-{what}": {} for what in CHECKED}
 
 
 # What happens later.

@@ -1,4 +1,7 @@
-"""A pod of a group with priority: others' pods are evicted where that helps it, and nowhere else."""
+"""Pods with priority: others' pods are evicted where that helps them, and nowhere else.
+
+For CPU by kube-scheduler, which asks us; for devices by the leader.
+"""
 
 from collections.abc import Iterator
 
@@ -99,3 +102,64 @@ def test_for_a_bound_group_pods_are_evicted_on_its_own_node(pool: Pool, classes:
     pool.running("second")
     assert pool.placed("second") == home
     assert lives(pool, "cheap") and not lives(pool, "dear")
+
+
+def sharing(pool: Pool, name: str, percent: int, **spec: object) -> Json:
+    """A pod with a share of the pool's devices."""
+    limits = {"limits": {"deviceshare.io/gpu-percent": percent}}
+    containers = [{"name": "main", "image": "busybox", "resources": limits}]
+    return pod(name, scheduler="default-scheduler", nodeSelector={"pool": pool.name}, containers=containers, **spec)
+
+
+def test_pods_with_shares_make_room_for_more_important_ones(pool: Pool, classes: dict[int, str]) -> None:
+    """A share gets one device and a group two: three pods of the lowest priority go, each with an Event."""
+    pool.node(2), pool.node(2)
+    names = [f"p{number}" for number in range(4)]
+    dear = {"priorityClassName": classes[10]}
+    pool.apply(*(sharing(pool, name, 100, **(dear if name == "p0" else {})) for name in names))
+    pool.running(*names)
+    pool.apply(sharing(pool, "urgent", 50, priorityClassName=classes[1000]))
+    pool.running("urgent")
+    left = [name for name in names if lives(pool, name)]
+    assert len(left) == 3 and "p0" in left
+    told = pool.kubectl(
+        "get", "events", "-n", pool.name, "-o", "jsonpath={..message}", "--field-selector=reason=Preempted"
+    )
+    assert f"for pod {pool.name}/urgent of priority 1000" in told
+    pool.apply(pod("team", pool.group("team", 2), priorityClassName=classes[1000]))
+    pool.running("team")
+    assert len([name for name in names if lives(pool, name)]) in (1, 2)
+
+
+def test_a_disruption_budget_keeps_pods_from_going(pool: Pool, classes: dict[int, str]) -> None:
+    """The pod that waits is told, and gets its device when the budget allows it."""
+    pool.node(1)
+    kept = sharing(pool, "kept", 100)
+    kept["metadata"]["labels"] = {"app": "kept"}
+    pool.apply(kept)
+    pool.running("kept")
+    budget = {"apiVersion": "policy/v1beta1", "kind": "PodDisruptionBudget", "metadata": {"name": "kept"}}
+    if "/v1.20" not in f"/{pool.sandbox.plan.binaries.version}":
+        budget["apiVersion"] = "policy/v1"
+    pool.apply({**budget, "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "kept"}}}})
+    pool.eventually(lambda: pool.get("pdb", "kept").get("status", {}).get("observedGeneration"))
+    pool.apply(sharing(pool, "urgent", 50, priorityClassName=classes[1000]))
+    reason = ("--field-selector=reason=PreemptionBlocked", "-o", "jsonpath={..message}")
+    pool.eventually(lambda: pool.kubectl("get", "events", "-n", pool.name, *reason), refers("may not be evicted"))
+    assert lives(pool, "kept")
+    pool.kubectl("delete", "pdb", "kept", "-n", pool.name)
+    pool.running("urgent")
+    assert not lives(pool, "kept")
+
+
+def test_a_group_that_no_pod_uses_makes_room(pool: Pool, classes: dict[int, str]) -> None:
+    """Only for a pod of priority above 0; it is bound again by its next pod."""
+    node = pool.node(4)
+    idle = holds_all(pool, node)
+    pool.kubectl("delete", "pod", "holder", "-n", pool.name)
+    pool.apply(sharing(pool, "plain", 10))
+    pool.eventually(lambda: pool.reason("plain"), bool)
+    assert pool.status(idle)["nodeName"] == node
+    pool.apply(sharing(pool, "urgent", 10, priorityClassName=classes[10]))
+    pool.running("urgent")
+    assert "nodeName" not in pool.status(idle)

@@ -159,7 +159,7 @@ def test_an_agents_url_is_checked() -> None:
 
 def test_what_becomes_of_idle_and_deleted_groups_is_checked() -> None:
     """Unless told otherwise they keep their devices, and aren't deleted under their pods."""
-    assert parse(*WITHOUT_WEBHOOK).life == ("never", "Refuse")
+    assert parse(*WITHOUT_WEBHOOK).life == ("never", "AfterLastPod")
     given = ("--release-after", "1h30m", "--deletion-policy", "AfterLastPod")
     assert parse(*WITHOUT_WEBHOOK, *given).life == ("1h30m", "AfterLastPod")
     for wrong in ("0s", "soon", ""):

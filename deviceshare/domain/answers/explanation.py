@@ -27,6 +27,7 @@ from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, left_out, pod_obstacle, request_of
+from deviceshare.domain.placement.preemption import NEVER, Holders, make_room, searched
 from deviceshare.domain.wording import counted, listed
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
@@ -91,6 +92,23 @@ def explain_workload(
     number = sum(len(each.pods) for each in waiting)
     message = f"{counted(sum(map(len, on.values())), 'pod')} with a node, {number} waiting"
     return WorkloadExplanation(subject, message, waiting=waiting, facts=_known(facts))
+
+
+def preemption(fleet: Fleet, pod: Pod, group: Group | None, everyone: Collection[Pod]) -> str:
+    """Who would have to go for the pod by its priority, or why nobody may; "" where it has none, or fits."""
+    request = request_of(pod, group)
+    if request is None or not pod.spec.priority or any(True for _ in fleet.fitting(request)):
+        return ""
+    if pod.spec.preemption_policy == NEVER:
+        return f"nobody goes for it, by its preemptionPolicy {NEVER}"
+    used = {each.group for each in everyone if each.pending or each.lives}
+    pods = {each.metadata.key: each for each in everyone}
+    room = searched(make_room(fleet, pod, request, Holders(pods.get, lambda claim: claim.group not in used)))
+    if room is None:
+        return f"nobody of lower priority than {pod.spec.priority} has what it needs"
+    if not room.victims:
+        return f"what it needs comes free on node {room.node}"
+    return f"{listed(map(str, room.victims))} would have to go, on node {room.node}"
 
 
 def rolling_update(fleet: Fleet, pod: Pod, everyone: Iterable[Pod]) -> str:
@@ -162,7 +180,8 @@ def explain_pod(
         bound = stated or group_status.bound(group, fleet, pods)
     if pod.wants_devices and pod.pending and not pod.left_out:
         found = _pending(fleet, pod, group, of_group, bound)
-        found = replace(found, facts={**found.facts, "rolling update": rolling_update(fleet, pod, everyone)})
+        update, goes = rolling_update(fleet, pod, everyone), preemption(fleet, pod, group, everyone)
+        found = replace(found, facts={**found.facts, "rolling update": update, "preemption": goes})
     else:
         found = _not_pending(fleet, pod, group, of_group)
     return replace(found, facts=_known({_HIDDEN: pod.metadata.fault, **found.facts}))

@@ -32,7 +32,7 @@ Steps = Generator[None, None, T]
 """A search that pauses at each `yield`, since a ledger may have a thousand claims."""
 
 
-class Victim(NamedTuple):
+class PreemptedHolder(NamedTuple):
     """A holder that would have to go. The first to go come first."""
 
     priority: int
@@ -44,11 +44,11 @@ class Victim(NamedTuple):
         return f"{self.kind} {self.name}" + (f" (priority {self.priority})" if self.kind == POD else "")
 
 
-class Room(NamedTuple):
+class MadeRoom(NamedTuple):
     """Where room can be made."""
 
     node: str
-    victims: tuple[Victim, ...]
+    victims: tuple[PreemptedHolder, ...]
     """Empty where enough comes free anyway: others are ending."""
 
     @property
@@ -69,14 +69,24 @@ class Holders(NamedTuple):
     """The UIDs of pods that a PodDisruptionBudget keeps now."""
 
 
+def searched(steps: Steps[T]) -> T:
+    """What the search finds, without a pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+
+
 def priority_of(pod: Pod) -> int:
     """Its priority, as the API server resolved its class."""
     return pod.spec.priority or 0
 
 
-def make_room(fleet: Fleet, pod: Pod, request: Request, holders: Holders) -> Steps[Room | None]:
+def make_room(fleet: Fleet, pod: Pod, request: Request, holders: Holders) -> Steps[MadeRoom | None]:
     """Where room can be made for the pod at the least cost, or None: nobody of lower priority has what it needs."""
-    best: Room | None = None
+    best: MadeRoom | None = None
     selector, home = request.node_selector.items(), fleet.home(request)
     nodes = fleet.shared_nodes([home] if home else None)
     fitting = [node for node in nodes if usable(node, pod) and node.metadata.labels.items() >= selector]
@@ -90,7 +100,7 @@ def make_room(fleet: Fleet, pod: Pod, request: Request, holders: Holders) -> Ste
     return best
 
 
-def _on_node(fleet: Fleet, name: str, pod: Pod, request: Request, holders: Holders) -> Steps[Room | None]:
+def _on_node(fleet: Fleet, name: str, pod: Pod, request: Request, holders: Holders) -> Steps[MadeRoom | None]:
     ledger = fleet.ledger(name)
     if ledger is None or request.taker.uid in ledger.claims:
         return None
@@ -110,22 +120,22 @@ def _on_node(fleet: Fleet, name: str, pod: Pod, request: Request, holders: Holde
 
     yield
     if fits(()):
-        return Room(name, ())
-    best: Room | None = None
+        return MadeRoom(name, ())
+    best: MadeRoom | None = None
     for order in _orders(ledger, lower):
         victims = yield from _fewest(order, fits)
-        if victims and (best is None or Room(name, victims).cost < best.cost):
-            best = Room(name, victims)
+        if victims and (best is None or MadeRoom(name, victims).cost < best.cost):
+            best = MadeRoom(name, victims)
     return best
 
 
-def _victim(uid: str, claim: Claim, request: Request, holders: Holders) -> Victim | None:
+def _victim(uid: str, claim: Claim, request: Request, holders: Holders) -> PreemptedHolder | None:
     if claim.group:
-        return Victim(0, GROUP, claim.group, uid) if not request.sharer and holders.is_idle(claim) else None
+        return PreemptedHolder(0, GROUP, claim.group, uid) if not request.sharer and holders.is_idle(claim) else None
     pod = holders.pods(claim.pod)
     if pod is None or pod.metadata.uid != uid or uid in holders.spared or claim.within != request.within:
         return None
-    return Victim(priority_of(pod), POD, claim.pod, uid)
+    return PreemptedHolder(priority_of(pod), POD, claim.pod, uid)
 
 
 def _is_going(claim: Claim, holders: Holders) -> bool:
@@ -133,7 +143,7 @@ def _is_going(claim: Claim, holders: Holders) -> bool:
     return bool(claim.releasing) or (pod is not None and bool(pod.metadata.deletion_timestamp))
 
 
-def _orders(ledger: NodeDevices, lower: Mapping[str, Victim]) -> Iterable[list[Victim]]:
+def _orders(ledger: NodeDevices, lower: Mapping[str, PreemptedHolder]) -> Iterable[list[PreemptedHolder]]:
     """In which order they would go: all of them, and those on each device alone, which for a share are the fewest."""
     every = sorted(lower.values())
     yield every
@@ -143,7 +153,9 @@ def _orders(ledger: NodeDevices, lower: Mapping[str, Victim]) -> Iterable[list[V
             yield found
 
 
-def _fewest(order: list[Victim], fits: Callable[[Collection[str]], bool]) -> Steps[tuple[Victim, ...]]:
+def _fewest(
+    order: list[PreemptedHolder], fits: Callable[[Collection[str]], bool]
+) -> Steps[tuple[PreemptedHolder, ...]]:
     """The first of them that have to go, without those who may stay after all, the most important first."""
     few = order[:MOST_VICTIMS]
     low, high = 0, len(few)

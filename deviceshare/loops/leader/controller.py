@@ -287,9 +287,11 @@ class Controller:
             self._enqueue_waiting()
 
     def _on_group(self, change: ObjectChange[Group]) -> None:
+        self._releaser.change_group(change)
+        if change.old and change.new and _but_for_finalizers(change.old) == _but_for_finalizers(change.new):
+            return  # as the leader writes one into each group that is bound
         self._context.index.change_group(change)
         self._statuses.change(change)
-        self._releaser.change_group(change)
         self._waker.enqueue(change.key)
         self._quotas.change_group(change)
         if self._gates:
@@ -378,6 +380,10 @@ class GradualSubscription:
             self._watcher(change)
         elif change.new is None:
             del self._unreported[change.key]
+
+
+def _but_for_finalizers(group: Group) -> Group:
+    return replace(group, metadata=replace(group.metadata, resource_version="", finalizers=[]))
 
 
 def _past_us(pod: Pod | None) -> set[tuple[str, str]]:

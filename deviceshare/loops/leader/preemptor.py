@@ -17,7 +17,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GROUP, POD
 from deviceshare.domain.placement.join_obstacles import pod_obstacle, request_of
 from deviceshare.domain.placement.node_choice import in_turn
-from deviceshare.domain.placement.preemption import NEVER, Holders, Room, Steps, make_room, priority_of
+from deviceshare.domain.placement.preemption import NEVER, Holders, MadeRoom, Steps, make_room, priority_of
 from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import annotate, subject_of
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
@@ -118,7 +118,7 @@ class Preemptor:
         ledger = fleet.ledger(group.node)
         return not used and ledger is not None and all(each.within != group.uid for each in ledger.claims.values())
 
-    async def _may_go(self, pod: Pod, room: Room) -> bool:
+    async def _may_go(self, pod: Pod, room: MadeRoom) -> bool:
         """Whether all of the victims may be evicted now."""
         for victim in room.victims:
             if victim.kind == POD and not await self._asks_to_go(victim.name, victim.uid, dry_run=True):
@@ -137,7 +137,7 @@ class Preemptor:
             self._context.pods.put(written)
         return written is not None
 
-    async def _evict(self, pod: Pod, room: Room) -> None:
+    async def _evict(self, pod: Pod, room: MadeRoom) -> None:
         gone = []
         for victim in room.victims:
             why = f"for pod {pod.metadata.key} of priority {priority_of(pod)}"
@@ -167,11 +167,11 @@ class Preemptor:
         return True
 
 
-async def _search(steps: Steps[Room | None]) -> Room | None:
+async def _search(steps: Steps[MadeRoom | None]) -> MadeRoom | None:
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            found: Room | None = end.value
+            found: MadeRoom | None = end.value
             return found
         await asyncio.sleep(0)

@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from deviceshare.domain.answers.explanation import explain_pod
 from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GROUP, POD, Share
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import request_of
-from deviceshare.domain.placement.preemption import Holders, Room, make_room
+from deviceshare.domain.placement.preemption import Holders, MadeRoom, make_room, searched
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, a_share_pod
 from tests.unit.domain.test_drawing import with_claim
 
@@ -24,7 +25,7 @@ def with_priority(pod: Pod, priority: int) -> Pod:
     return replace(pod, spec=replace(pod.spec, priority=priority))
 
 
-class Cluster:
+class FullCluster:
     """Nodes n1 and n2 with two GPUs each, and these pods with parts; other claims are of idle groups."""
 
     def __init__(self, parts: Iterable[Part], *, groups: dict[str, str] | None = None) -> None:
@@ -42,23 +43,17 @@ class Cluster:
         nodes = (a_node(name, {GPU: 2}) for name in ledgers)
         self.fleet: Fleet = a_fleet(*nodes, ledgers=tuple(ledgers.values()))
 
-    def room(self, pod: Pod, count: int = 0, *, spared: Iterable[str] = (), idle: bool = True) -> Room | None:
+    def room(self, pod: Pod, count: int = 0, *, spared: Iterable[str] = (), idle: bool = True) -> MadeRoom | None:
         """For a pod with a share, or for one of a group that asks for so many GPUs."""
         request = request_of(pod, a_group(count=count) if count else None)
         assert request is not None
-        search = make_room(self.fleet, pod, request, Holders(self.pods.get, lambda _: idle, set(spared)))
-        while True:
-            try:
-                next(search)
-            except StopIteration as end:
-                found: Room | None = end.value
-                return found
+        return searched(make_room(self.fleet, pod, request, Holders(self.pods.get, lambda _: idle, set(spared))))
 
 
 FULL: list[Part] = [("a", "n1", 0, 100, 5), ("b", "n1", 1, 100, 0), ("c", "n2", 0, 100, 5), ("d", "n2", 1, 100, 5)]
 
 
-def names(room: Room | None) -> tuple[str, ...]:
+def names(room: MadeRoom | None) -> tuple[str, ...]:
     return tuple(each.name for each in room.victims) if room else ("nobody may",)
 
 
@@ -90,19 +85,19 @@ def names(room: Room | None) -> tuple[str, ...]:
 )
 def test_the_fewest_and_lowest_go(parts: list[Part], percent: int, priority: int, victims: tuple[str, ...]) -> None:
     """Of all nodes, and on each by the devices that the share may be taken from."""
-    assert names(Cluster(parts).room(with_priority(a_share_pod("new", percent=percent), priority))) == victims
+    assert names(FullCluster(parts).room(with_priority(a_share_pod("new", percent=percent), priority))) == victims
 
 
 def test_a_group_gets_whole_devices() -> None:
     """Where its claims would cost the least."""
-    cluster, pod = Cluster(FULL), with_priority(a_pod("new"), 1000)
+    cluster, pod = FullCluster(FULL), with_priority(a_pod("new"), 1000)
     assert names(cluster.room(pod, 1)) == ("ns/b",)
     assert names(cluster.room(pod, 2)) == ("ns/b", "ns/a")
 
 
 def test_a_group_that_no_pod_uses_goes_before_pods_of_its_priority() -> None:
     """It counts as one of priority 0."""
-    cluster = Cluster([("a", "n1", 0, 100, 0), ("b", "n1", 1, 100, 0)], groups={"idle": "n2"})
+    cluster = FullCluster([("a", "n1", 0, 100, 0), ("b", "n1", 1, 100, 0)], groups={"idle": "n2"})
     room = cluster.room(with_priority(a_share_pod("new", percent=10), 1))
     assert room and [(each.kind, each.name) for each in room.victims] == [(GROUP, "idle")]
     used = cluster.room(with_priority(a_share_pod("new", percent=10), 1), idle=False)
@@ -112,21 +107,21 @@ def test_a_group_that_no_pod_uses_goes_before_pods_of_its_priority() -> None:
 
 def test_whom_a_budget_keeps_stays() -> None:
     """Another one goes, though it is more important."""
-    room = Cluster(FULL).room(with_priority(a_share_pod("new", percent=50), 1000), spared=["uid-of-b"])
+    room = FullCluster(FULL).room(with_priority(a_share_pod("new", percent=50), 1000), spared=["uid-of-b"])
     assert names(room) == ("ns/a",)
 
 
 def test_what_others_leave_anyway_is_waited_for() -> None:
     """Nobody is evicted for what a pod that ends already has."""
-    cluster = Cluster(FULL)
+    cluster = FullCluster(FULL)
     ending = cluster.pods["ns/c"]
     cluster.pods["ns/c"] = replace(ending, metadata=replace(ending.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
-    assert cluster.room(with_priority(a_share_pod("new", percent=50), 1000)) == Room("n2", ())
+    assert cluster.room(with_priority(a_share_pod("new", percent=50), 1000)) == MadeRoom("n2", ())
 
 
 def test_room_that_is_made_for_another_is_not_counted_again() -> None:
     """Two pods need two victims."""
-    cluster, first = Cluster(FULL), with_priority(a_share_pod("first", percent=100), 1000)
+    cluster, first = FullCluster(FULL), with_priority(a_share_pod("first", percent=100), 1000)
     room = cluster.room(first)
     assert room and names(room) == ("ns/b",)
     cluster.fleet.nominate("ns/first", room.node, request_of(first, None))
@@ -138,11 +133,29 @@ def test_room_that_is_made_for_another_is_not_counted_again() -> None:
     assert cluster.fleet.nominated("n1") == []
 
 
+@pytest.mark.parametrize(
+    ("percent", "priority", "policy", "told"),
+    [
+        (50, 1000, "", "pod ns/b (priority 0) would have to go, on node n1"),
+        (300, 1000, "", "nobody of lower priority than 1000 has what it needs"),
+        (50, 1000, "Never", "nobody goes for it, by its preemptionPolicy Never"),
+        (50, 0, "", ""),
+    ],
+)
+def test_explain_says_who_would_have_to_go(percent: int, priority: int, policy: str, told: str) -> None:
+    """By the code that decides it."""
+    pod = with_priority(a_share_pod("new", percent=percent), priority)
+    pod = replace(pod, spec=replace(pod.spec, preemption_policy=policy))
+    cluster = FullCluster(FULL)
+    said = explain_pod(cluster.fleet, pod, None, [], None, everyone=[pod, *cluster.pods.values()])
+    assert said.facts.get("preemption", "") == told
+
+
 def test_a_node_that_the_pod_may_not_go_to_gives_nothing() -> None:
     """By its nodeSelector, taints or a cordon."""
     pod = with_priority(a_share_pod("new", percent=50), 1000)
     elsewhere = replace(pod, spec=replace(pod.spec, node_selector={"zone": "west"}))
-    assert Cluster(FULL).room(elsewhere) is None
+    assert FullCluster(FULL).room(elsewhere) is None
 
 
 parts = st.lists(
@@ -163,17 +176,17 @@ def test_victims_make_room_and_none_is_superfluous(
             taken[node, index] = taken.get((node, index), 0) + size
             every.append((f"p{number}", node, index, size, importance))
     pod = with_priority(a_share_pod("new", percent=percent), priority)
-    room, request = Cluster(every).room(pod), request_of(pod, None)
+    room, request = FullCluster(every).room(pod), request_of(pod, None)
     assert request is not None
 
     def fits_without(gone: set[str]) -> bool:
-        rest = Cluster(each for each in every if f"ns/{each[0]}" not in gone)
+        rest = FullCluster(each for each in every if f"ns/{each[0]}" not in gone)
         return bool(room and rest.fleet.filter(request, [room.node]).fits)
 
     if room is None:
         least = {f"ns/{name}" for name, _, _, _, importance in every if importance < priority}
         assert (
-            Cluster(each for each in every if f"ns/{each[0]}" not in least).fleet.filter(request, ["n1", "n2"]).fits
+            FullCluster(each for each in every if f"ns/{each[0]}" not in least).fleet.filter(request, ["n1", "n2"]).fits
             == []
         )
         return

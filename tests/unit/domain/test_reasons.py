@@ -25,7 +25,7 @@ from deviceshare.domain.objects.reasons import ReasonKind as Kind
 from deviceshare.domain.objects.shares import Request
 from deviceshare.domain.placement import ledger_budget
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import request_of
+from deviceshare.domain.placement.join_obstacles import NOMINATED, request_of
 from deviceshare.domain.placement.node_choice import AVOIDED, misfit
 from deviceshare.domain.placement.shared_resources import leftover_reason
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, a_share_pod, gpus
@@ -189,6 +189,7 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     (Kind.NODE_TAINTED, misfit(POD, {}, TAINTED, {}), ""),
     (Kind.INSUFFICIENT, misfit(POD, {"cpu": 1}, NODE, {}), ""),
     (Kind.NODE_AVOIDED, AVOIDED, ""),
+    (Kind.NODE_NOMINATED, NOMINATED, ""),
     (Kind.OTHER_PLUGIN, leftover_reason(["aliyun.com/gpu-mem"]), "kubectl patch node NODE"),
     (Kind.NOT_HANDED_OVER, healthy(MUTED), "write one"),
     (Kind.NOT_HANDED_OVER, on(NODE, MUTED, LIVES), "write one"),
