@@ -27,7 +27,7 @@ from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, left_out, pod_obstacle, request_of
-from deviceshare.domain.placement.preemption import NEVER, Holders, make_room, searched
+from deviceshare.domain.placement.preemption import NEVER, Holders, fits_somewhere, make_room, searched
 from deviceshare.domain.wording import counted, listed
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
@@ -97,7 +97,7 @@ def explain_workload(
 def preemption(fleet: Fleet, pod: Pod, group: Group | None, everyone: Collection[Pod]) -> str:
     """Who would have to go for the pod by its priority, or why nobody may; "" where it has none, or fits."""
     request = request_of(pod, group)
-    if request is None or not pod.spec.priority or any(True for _ in fleet.fitting(request)):
+    if request is None or not pod.spec.priority or fits_somewhere(fleet, pod, request):
         return ""
     if pod.spec.preemption_policy == NEVER:
         return f"nobody goes for it, by its preemptionPolicy {NEVER}"

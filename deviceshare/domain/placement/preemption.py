@@ -84,6 +84,11 @@ def priority_of(pod: Pod) -> int:
     return pod.spec.priority or 0
 
 
+def fits_somewhere(fleet: Fleet, pod: Pod, request: Request) -> bool:
+    """Whether a node that the pod may go to has what it needs now: it waits for something else, or not for long."""
+    return any(usable(node, pod) for node in fleet.shared_nodes(fleet.fitting(request)))
+
+
 def make_room(fleet: Fleet, pod: Pod, request: Request, holders: Holders) -> Steps[MadeRoom | None]:
     """Where room can be made for the pod at the least cost, or None: nobody of lower priority has what it needs."""
     best: MadeRoom | None = None

@@ -17,7 +17,15 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GROUP, POD
 from deviceshare.domain.placement.join_obstacles import pod_obstacle, request_of
 from deviceshare.domain.placement.node_choice import in_turn
-from deviceshare.domain.placement.preemption import NEVER, Holders, MadeRoom, Steps, make_room, priority_of
+from deviceshare.domain.placement.preemption import (
+    NEVER,
+    Holders,
+    MadeRoom,
+    Steps,
+    fits_somewhere,
+    make_room,
+    priority_of,
+)
 from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import annotate, subject_of
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
@@ -86,7 +94,7 @@ class Preemptor:
         request = request_of(pod, group)
         if request is None or pod_obstacle(pod, group, fleet.namespaces) or self._spared.until(uid) > now:
             return
-        if any(True for _ in fleet.fitting(request)):
+        if fits_somewhere(fleet, pod, request):
             return
         nominated = self._since(pod.metadata.key, pod.nominated_node)
         holders = Holders(self._context.pods.get, self._is_idle, self._protected(now))

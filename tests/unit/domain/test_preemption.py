@@ -13,7 +13,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GROUP, POD, Share
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import request_of
-from deviceshare.domain.placement.preemption import Holders, MadeRoom, make_room, searched
+from deviceshare.domain.placement.preemption import Holders, MadeRoom, fits_somewhere, make_room, searched
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, a_share_pod
 from tests.unit.domain.test_drawing import with_claim
 
@@ -156,6 +156,15 @@ def test_a_node_that_the_pod_may_not_go_to_gives_nothing() -> None:
     pod = with_priority(a_share_pod("new", percent=50), 1000)
     elsewhere = replace(pod, spec=replace(pod.spec, node_selector={"zone": "west"}))
     assert FullCluster(FULL).room(elsewhere) is None
+
+
+def test_a_pod_that_fits_on_a_node_that_it_may_not_go_to_does_not_fit() -> None:
+    """Others have to go where it may."""
+    pod = with_priority(a_share_pod("new", percent=50), 1000)
+    bound_to = replace(pod, spec=replace(pod.spec, node_selector={"zone": "west"}))
+    cluster, request = FullCluster(FULL[:2]), request_of(pod, None)
+    assert request is not None
+    assert fits_somewhere(cluster.fleet, pod, request) and not fits_somewhere(cluster.fleet, bound_to, request)
 
 
 parts = st.lists(
