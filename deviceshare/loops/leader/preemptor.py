@@ -129,9 +129,8 @@ class Preemptor:
     async def _may_go(self, pod: Pod, room: MadeRoom) -> bool:
         """Whether all of the victims may be evicted now."""
         for victim in room.victims:
-            if victim.kind == POD and not await self._asks_to_go(victim.name, victim.uid, dry_run=True):
-                text = f"room could be made on node {room.node}, but {victim} may not be evicted now"
-                text = f"{text}: its PodDisruptionBudget allows no disruption"
+            if victim.kind == POD and (why := await self._refusal(victim.name, victim.uid, dry_run=True)):
+                text = f"room could be made on node {room.node}, but {victim} may not be evicted now: {why}"
                 self._context.recorder.warn(subject_of(pod), "PreemptionBlocked", text)
                 return False
         return True
@@ -154,7 +153,7 @@ class Preemptor:
                 gone.append(str(victim))
                 continue
             seen = self._context.pods.get(victim.name)
-            if seen and await self._asks_to_go(victim.name, victim.uid):
+            if seen and not await self._refusal(victim.name, victim.uid):
                 self._context.recorder.warn(subject_of(seen), "Preempted", f"evicted from node {room.node} {why}")
                 gone.append(str(victim))
         log.info("Made room for pod", pod=pod.metadata.key, node=room.node, victims=gone)
@@ -162,17 +161,17 @@ class Preemptor:
             text = f"{listed(gone)} made to leave node {room.node}, whose devices the pod gets next"
             self._context.recorder.note(subject_of(pod), "Preempting", text)
 
-    async def _asks_to_go(self, key: str, uid: str, *, dry_run: bool = False) -> bool:
-        """Asks for the pod's eviction; False where it may not go now, or is another one."""
+    async def _refusal(self, key: str, uid: str, *, dry_run: bool = False) -> str:
+        """Asks for the pod's eviction, or about it; why it may not go now, as by its disruption budget, or ""."""
         namespace, _, name = key.partition("/")
         try:
             await self._context.cluster.evict(namespace, name, uid=uid, dry_run=dry_run)
         except NotFound:
-            return True
-        except (Conflict, Unavailable):
+            return ""
+        except (Conflict, Unavailable) as error:
             self._spared.fail(uid)
-            return False
-        return True
+            return error.said or str(error)
+        return ""
 
 
 async def _search(steps: Steps[MadeRoom | None]) -> MadeRoom | None:
