@@ -26,7 +26,14 @@ from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT, Request, cur
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, left_out, pod_obstacle, request_of
+from deviceshare.domain.placement.join_obstacles import (
+    BEHIND_OUR_GATE,
+    behind_gates,
+    invalid,
+    left_out,
+    pod_obstacle,
+    request_of,
+)
 from deviceshare.domain.placement.preemption import NEVER, Holders, fits_somewhere, make_room, searched
 from deviceshare.domain.wording import counted, listed
 
@@ -319,6 +326,8 @@ def _named(pods: Collection[Pod]) -> str:
 
 
 def _wants_nothing(pod: Pod) -> str:
+    if pod.awaits_placement:
+        return BEHIND_OUR_GATE
     text = f"it names no group and asks for no share; a pod joins a group with the annotation {contract.GROUP}: NAME"
     text += f", and asks for a part of a device with the limit {GPU_MEM} or {GPU_PERCENT}"
     plugin = sorted(pod.plugin_resources())

@@ -85,6 +85,7 @@ def without_surplus(pod: Pod) -> Pod:
         metadata=slim,
         spec=PodSpec(
             node_name=spec.node_name,
+            scheduling_gates=spec.scheduling_gates[:2],
             containers=[replace(each, env=[]) for each in spec.containers],
             init_containers=[replace(each, env=[]) for each in spec.init_containers],
             resources=spec.resources,

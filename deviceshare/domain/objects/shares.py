@@ -83,8 +83,8 @@ WHOLE: Final = 100
 MIB_PER_GIB: Final = 1024
 MAX_DEVICES: Final = 64
 """Devices of one pod, each container's counted apart; more than any node has."""
-MAX_GIB: Final = 1 << 20
-"""Of one share: more than any device has, little enough to be counted in MiB by 32 bits."""
+MAX_GIB: Final = 4095
+"""Of one share: more than any device has, and less than most numbers of MiB, as 16276 is of a T4."""
 
 MAIN: Final = ""
 """A container that runs as long as its pod."""

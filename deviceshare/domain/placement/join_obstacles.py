@@ -164,6 +164,10 @@ class Namespaces:
 SHOWN_GATES: Final = 3
 RECREATE_POD: Final = "delete and recreate the pod"
 
+BEHIND_OUR_GATE: Final = (
+    f"the pod has the scheduling gate {contract.PLACEMENT_GATE}, and neither names a group nor asks for a share, so"
+    " nobody places it: recreate it without the gate"
+)
 NOT_SHARED: Final = Reason(
     ReasonKind.NODE_NOT_SHARED,
     "the node is not shared",

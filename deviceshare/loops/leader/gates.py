@@ -14,7 +14,7 @@ import structlog
 
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import UNSCHEDULABLE, Pod
-from deviceshare.domain.placement.join_obstacles import missing, pod_obstacle, request_of
+from deviceshare.domain.placement.join_obstacles import BEHIND_OUR_GATE, missing, pod_obstacle, request_of
 from deviceshare.domain.placement.node_choice import Choice, Occupancy, alike, choose_node, in_turn
 from deviceshare.domain.placement.shared_resources import capacity_patch, lacking
 from deviceshare.loops.api_objects import subject_of
@@ -121,7 +121,11 @@ class Placer:
             self.enqueue()
 
     def change_other(self, change: ObjectChange[Pod]) -> None:
-        """Takes in a change of any other pod."""
+        """Takes in a change of any other pod. One behind our gate would wait for ever: nothing is placed for it."""
+        if (new := change.new) and new.awaits_placement:
+            self._events.record(new, BEHIND_OUR_GATE)
+        elif change.old:
+            self._events.forget(change.old)
         if self._occupancy.change(change.old, change.new) and self._context.index.gated:
             self.queue.add(ALL, CROWD_SECONDS)
 

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from deviceshare.domain import contract
+from deviceshare.domain.answers.explanation import explain_pod
+from deviceshare.domain.objects.pod_requests import without_surplus
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import node_choice
 from deviceshare.domain.placement.fleet import Fleet
@@ -63,6 +65,19 @@ async def test_replicas_that_avoid_each_other_are_placed_apart_at_once() -> None
             world.cluster.edit(PODS, name, {"spec": GATE}, "ns")
         await soon(lambda: all(here(world, name) for name in names), 5)
         assert {here(world, name) for name in names} == set(names)
+
+
+@in_virtual_time
+async def test_a_pod_behind_our_gate_that_asks_for_nothing_is_told() -> None:
+    """Somebody copied the gate, or took the annotation out of the manifest: nobody would ever place it."""
+    async with gated_world("n1") as world:
+        meta = {"name": "web", "namespace": "x", "uid": "web"}
+        gates = [{"name": contract.PLACEMENT_GATE}]
+        pod = msgspec.convert({"metadata": meta, "spec": {"schedulingGates": gates, "containers": [{}]}}, Pod)
+        world.others.set("x/web", without_surplus(pod))
+        await soon(lambda: bool(messages(world, "web", "NotPlaced")))
+        assert "neither names a group nor asks for a share" in messages(world, "web", "NotPlaced")[0]
+        assert "nobody places it" in explain_pod(world.fleet, pod, None, [], None).message
 
 
 @in_virtual_time

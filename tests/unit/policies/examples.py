@@ -136,6 +136,7 @@ REFUSED: Final[dict[str, Json]] = {
     "a misspelt limit": a_pod({"name": "other"}, asking(resource="deviceshare.io/gpu-memory")),
     "a misspelt limit of gpushare": a_pod({"name": "a"}, initContainers=[asking(resource="aliyun.com/gpu_mem")]),
     "a misspelt limit of metagpu beside a share": a_pod(asking("a"), asking("b", "cnvrg.io/metagpus", "50")),
+    "MiB of a small card": a_pod(asking(resource="aliyun.com/gpu-mem", size="16276")),
     "too many percent": a_pod(asking(resource="cnvrg.io/metagpu", size="6401")),
     "too many devices": a_pod(*(asking(f"c{i}", "deviceshare.io/gpu-percent", "1650") for i in range(4))),
 }
