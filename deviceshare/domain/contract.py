@@ -70,6 +70,12 @@ PLACEMENT_GATE: Final = f"{PREFIX}placement"
 JOB_INDEX_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"
 """Of an indexed Job's pod: how many pods of its index failed before it."""
 
+KEEPING: Final[dict[str, str]] = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""With which autoscalers keep a pod's node, where a setting has bound pods keep theirs and the pod doesn't say."""
+
 # On pods: written by the controller.
 NOMINATED_NODE: Final = f"{PREFIX}nominated-node"
 """The node where room is made for a waiting pod, and kept from pods of lower priority (preemptor.py)."""

@@ -164,6 +164,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=ON,
             help="Whether pods with shares make room for waiting pods of higher priority.",
         ),
+        flag(
+            "--keep-nodes",
+            type=click.Choice([ON, OFF]),
+            default=OFF,
+            help="Whether bound pods are annotated so that autoscalers don't remove their nodes.",
+        ),
         flag("--ca-secret", default="", help="Make the webhooks' certificates; this Secret keeps the CA."),
         flag("--tls-cert", type=FILE, help="Or bring them: a certificate, PEM; read again when it changes."),
         flag("--tls-key", type=FILE, help="Its private key, PEM."),

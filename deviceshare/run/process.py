@@ -130,6 +130,7 @@ class Process:
             quotas=mirrors.quotas,
             on_conflict=self._metrics.claim_conflicts.inc,
             attach=bind.lift if gates else bind.attach,
+            keeps_nodes=settings.keep_nodes == ON,
         )
         mirrors.pods.subscribe(self._binder.change)
         self._placement = GatePlacement(self._binder, settings.share_resources) if gates else None

@@ -75,6 +75,7 @@ class Settings:
     deletion_policy: str
     uninjected_pods: str
     preemption: str
+    keep_nodes: str
     excluded_namespaces: frozenset[str]
     namespace_selector: LabelSelector
     ca_secret: str

@@ -35,6 +35,7 @@ capabilities:
     - --release-after={{ .Values.groups.releaseAfter }}
     - --deletion-policy={{ .Values.groups.deletionPolicy }}
     - --uninjected-pods={{ .Values.uninjectedPods }}
+    - --keep-nodes={{ ternary "on" "off" .Values.autoscaling.keepNodes }}
     - --preemption={{ ternary "on" "off" .Values.preemption }}
     {{- with .Values.webhooks.namespaceSelector }}
     - {{ printf "--namespace-selector=%s" (toJson .) | quote }}

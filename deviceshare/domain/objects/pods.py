@@ -347,7 +347,7 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
 
 
 def _is_read(annotation: str) -> bool:
-    return annotation.startswith(_OURS) or annotation == contract.JOB_INDEX_FAILURES
+    return annotation.startswith(_OURS) or annotation in _OTHERS_READ
 
 
 def _with_our_variables(container: Container) -> Container:
@@ -396,6 +396,7 @@ _OURS: Final = (
     contract.PREFIX,
     *(each.cdi_annotation.partition("/")[0] for each in vendors.VENDORS if each.cdi_annotation),
 )
+_OTHERS_READ: Final = frozenset({contract.JOB_INDEX_FAILURES, *contract.KEEPING})
 _LONGEST_MESSAGE: Final = 1024
 _REFUSALS = (UNSCHEDULABLE, "SchedulerError")
 """The reasons of `PodScheduled=False` after a try; `SchedulingGated` means that there was none (k8s.io/api/core/v1)."""

@@ -20,6 +20,7 @@ import structlog
 from msgspec import Struct
 
 from deviceshare import timestamps
+from deviceshare.domain import contract
 from deviceshare.domain.answers.group_status import status_once_bound, status_patch
 from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.groups import BOUND, Group
@@ -72,8 +73,12 @@ class Binder:
         on_conflict: Callable[[], None],
         attach: Attach = bind.attach,
         clock: Callable[[], float] = boottime,
+        keeps_nodes: bool = False,
     ) -> None:
-        """`attach` is the last step: a Binding, or the lifting of a gate (bind.lift)."""
+        """`attach` is the last step: a Binding, or the lifting of a gate (bind.lift).
+
+        `keeps_nodes`: whether autoscalers are to leave the nodes of bound pods alone.
+        """
         self._cluster = cluster
         self._fleet = fleet
         self._groups = groups
@@ -81,6 +86,7 @@ class Binder:
         self._on_conflict = on_conflict
         self._attach = attach
         self._clock = clock
+        self._marks = contract.KEEPING if keeps_nodes else {}
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._settling: dict[str, asyncio.Future[Group | None]] = {}
         self._fresh_ledger: SharedRead[NodeDevices] = SharedRead(partial(bind.read_ledger, cluster))
@@ -175,6 +181,7 @@ class Binder:
         # 5. The Binding, with the devices that L says, unless this process was held up: where versions aren't compared,
         # the claim may have been collected meanwhile.
         devices = _annotations(pod, request, ledger, group.status.claim_token if group else "")
+        devices |= {key: mark for key, mark in self._marks.items() if key not in pod.metadata.annotations}
         if self._clock() >= deadline:
             raise Refused(_LATE)
         await self._attach(self._cluster, pod, request.holder, node, devices, timeout=BINDING_SECONDS)

@@ -327,7 +327,9 @@ class World:
         condition = {"type": "PodScheduled", "status": "False", "reason": reason}
         self.cluster.edit(PODS, name, {"status": {"conditions": [condition]}}, "ns")
 
-    def binder(self, on_conflict: Callable[[], None] = lambda: None, attach: Attach = attach) -> Binder:
+    def binder(
+        self, on_conflict: Callable[[], None] = lambda: None, attach: Attach = attach, *, keeps_nodes: bool = False
+    ) -> Binder:
         """A process that binds, with the mirrors of this one."""
         mirrors = self.cluster.mirrors
         return Binder(
@@ -339,6 +341,7 @@ class World:
             on_conflict=on_conflict,
             attach=attach,
             clock=now,
+            keeps_nodes=keeps_nodes,
         )
 
     async def bind(self, pod: str, node: str) -> None:

@@ -332,3 +332,23 @@ async def test_what_another_replica_bound_is_forgotten_and_so_is_what_is_gone() 
             scheduler.binder.remember(waiting)
             scheduler.binder.change(ObjectChange("ns/p", old, new))
             assert scheduler.binder.deviceless("u") is remembered
+
+
+@in_virtual_time
+async def test_bound_pods_keep_their_nodes_where_a_setting_says_so() -> None:
+    """Autoscalers read it. What the pod's author wrote stays."""
+    evictable = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+    async with scheduling() as scheduler:
+        world = scheduler.world
+        world.group("team")
+        binder = world.binder(keeps_nodes=True)
+        for name, own in (("a", {}), ("b", {evictable: "true"})):
+            world.pod(name, "team")
+            world.cluster.edit(PODS, name, {"metadata": {"annotations": own}}, "ns")
+            await asyncio.sleep(1)
+            pod = world.read_pod(name)
+            binder.remember(pod)
+            await binder.bind("ns", name, pod.metadata.uid, "n1")
+        await binder.close()
+        written = [set(binding["annotations"]) & set(contract.KEEPING) for binding in world.cluster.bindings]
+        assert written == [set(contract.KEEPING), set(contract.KEEPING) - {evictable}]
