@@ -93,8 +93,8 @@ class Releaser:
         """Groups that were found to be in use after all. That one stays writes it, which enqueues it again."""
         self._displaced: dict[ClaimKey, float] = {}
         """Since when."""
-        self._preempted: dict[ClaimKey, str] = {}
-        """For whom an idle group's devices are wanted: the end of a sentence."""
+        self._preempted: dict[ClaimKey, tuple[str, float]] = {}
+        """For whom an idle group's devices are wanted, the end of a sentence, and since when."""
         self._causes = (
             self._deleted,
             self._preempted_idle,
@@ -155,7 +155,7 @@ class Releaser:
     def preempt(self, node: str, uid: str, group: str, why: str) -> None:
         """Has a group that no pod uses leave its node, so that a pod of higher priority gets its devices."""
         key = ClaimKey(node, uid, group)
-        self._preempted[key] = why
+        self._preempted.setdefault(key, (why, self._context.clock()))
         self.queue.add(key)
 
     def displaced(self, node: str, uid: str, group: str) -> bool:
@@ -206,6 +206,8 @@ class Releaser:
             self._report_use(key, claim)
             return
         self._in_use.discard(key)
+        if leave:
+            self._preempted.pop(key, None)
         if outcome is Outcome.STAYS and leave:
             self._stayed.fail(key)
             return
@@ -309,8 +311,11 @@ class Releaser:
         return _Leave("deleted", "", "", Cause(_used)) if self._is_over(group) else None
 
     async def _preempted_idle(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
-        """Asked once: who wants the devices asks again."""
-        if (why := self._preempted.pop(key, "")) == "" or self._context.fleet.pods(group.uid):
+        """It stays if a pod uses it after all, or waits for it."""
+        why, began = self._preempted.get(key, ("", 0.0))
+        used = self._context.fleet.pods(group.uid) or self._wanted(group, self._context.index.pending[group.name])
+        if not why or used or self._context.clock() > began + GIVE_UP_SECONDS:
+            self._preempted.pop(key, None)
             return None
         text = f"left node {group.node}, where no pod used it: its devices are given up {why}"
         cause = Cause(self._wanted, _saying(Reason(ReasonKind.RELEASED, text)))

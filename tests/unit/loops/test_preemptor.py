@@ -104,3 +104,24 @@ async def test_a_node_is_not_kept_for_ever() -> None:
         await soon(lambda: leaving(world, name) == {name}, 5)
         await asyncio.sleep(NOMINATED_SECONDS + 10)
         assert contract.NOMINATED_NODE not in world.read_pod("urgent").metadata.annotations
+
+
+@in_virtual_time
+async def test_a_group_that_is_wanted_meanwhile_stays() -> None:
+    """A pod of it was created between the decision and the release: the API server is asked again."""
+    world = World(compares=True)
+    world.node("n1", 2)
+    async with world.leading():
+        await soon(lambda: world.open("n1"))
+        world.group("team")
+        world.pod("a", "team")
+        await world.bind("a", "n1")
+        world.end("a")
+        await soon(lambda: world.read_group("team").status.idle_since != "")
+        team = world.read_group("team")
+        world.cluster.requests.clear()
+        world.controller._releaser.preempt("n1", team.uid, "team", "for somebody")
+        await soon(lambda: ("get", "nodedevices", "n1") in world.cluster.requests, 5)
+        world.pod("b", "team")  # which no mirror shows for a moment
+        await asyncio.sleep(60)
+        assert world.holders("n1") == {"team": "0,1"} and world.read_group("team").node == "n1"
