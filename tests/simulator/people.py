@@ -13,6 +13,8 @@ from tests.unit.domain.objects import INJECTED, a_sharing_container
 
 TEAMS: Final = ("red", "blue")
 MOST_PODS, MOST_GROUPS = 10, 4
+IMPORTANT = 5
+"""Each fifth pod has a higher priority than the others, which may have to go for it."""
 
 
 class People:
@@ -84,7 +86,9 @@ class People:
         named = {contract.GROUP: group} if group else {}
         self._cluster.say(f"pod {name} is created: {group or 'no group'}, {container.get('resources', {})}")
         meta = {"name": name, "labels": {contract.GROUP: group}, "annotations": named}
-        self._server.put(PODS, {"metadata": meta, "spec": {"containers": [container]}, "status": {}}, NAMESPACE)
+        # Without a draw, so that a seed goes on meaning the same history otherwise.
+        spec = {"containers": [container], "priority": 10 if self._numbers[prefix] % IMPORTANT == 0 else 0}
+        self._server.put(PODS, {"metadata": meta, "spec": spec, "status": {}}, NAMESPACE)
 
     def _some_group(self) -> str:
         groups = self._all(GROUPS.plural)

@@ -91,6 +91,8 @@ def fits_somewhere(fleet: Fleet, pod: Pod, request: Request) -> bool:
 
 def make_room(fleet: Fleet, pod: Pod, request: Request, holders: Holders) -> Steps[MadeRoom | None]:
     """Where room can be made for the pod at the least cost, or None: nobody of lower priority has what it needs."""
+    if fleet.quotas.obstacle(request):
+        return None
     best: MadeRoom | None = None
     selector, home = request.node_selector.items(), fleet.home(request)
     nodes = fleet.shared_nodes([home] if home else None)
