@@ -281,7 +281,7 @@ class Affinity(Struct, frozen=True, gc=False, rename="camel"):
 
     def trimmed(self, labels: Mapping[str, str]) -> "Affinity":
         """Without what it says of pods, unless one with these labels, its own, keeps others like it off its node."""
-        mine = [PodTerm(HOSTNAME)] if any(each.excludes(labels) for each in self.avoids) else None
+        mine = [PodTerm(HOSTNAME, PodSelector())] if any(each.excludes(labels) for each in self.avoids) else None
         return Affinity(self.node_affinity, PodAntiAffinity(mine) if mine else None)
 
     @property

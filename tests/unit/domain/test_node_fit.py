@@ -194,6 +194,12 @@ def test_pods_of_one_controller_that_avoid_each_other_are_kept_apart(other: Pod,
     assert why(of_controller("a", affinity=apart()), a_host(), **requests_of(other)) == wanted
 
 
+def test_what_is_held_of_anti_affinity_stays_when_it_is_trimmed_again() -> None:
+    """A binder trims what a mirror shows, whose labels are gone by then."""
+    pod = of_controller("a", affinity=apart())
+    assert pod.trimmed() == pod and "apart rs" in requests_of(pod)
+
+
 @pytest.mark.parametrize(
     "affinity",
     [
