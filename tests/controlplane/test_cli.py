@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.controlplane.pool import GPU, Json, Pool, deployment, pod, refers
+from tests.controlplane.pool import GPU, VISIBLE, Json, Pool, deployment, job, pod, refers
 
 
 def deviceshare(pool: Pool, *arguments: str, stdin: str | None = None, code: int = 0) -> str:
@@ -79,6 +80,46 @@ def test_explain_tells_what_a_bound_group_and_its_pod_have(pool: Pool, busy: tup
     assert told["facts"]["used by"] == f"{pool.name}/one"
     of_pod = json.loads(deviceshare(pool, "explain", "pod", "one", "-n", pool.name, "-o", "json"))
     assert of_pod["facts"]["NVIDIA_VISIBLE_DEVICES"] == pool.status(first)["selectedDevices"][GPU]
+
+
+def _sharing(resource: str, size: int) -> Json:
+    limits = {"limits": {resource: size}}
+    return {"containers": [{"name": "main", "image": "busybox", "resources": limits}]}
+
+
+def test_explain_tells_of_a_workload_what_only_its_controller_is_told(pool: Pool) -> None:
+    """Why it can't create pods, by a condition or by Events; and what admission warns of."""
+    pool.node()
+    env = [{"name": VISIBLE, "value": "all"}]
+    [container] = _sharing("deviceshare.io/gpu-percent", 10)["containers"]
+    spec = {"nodeSelector": {"pool": pool.name}, "containers": [{**container, "env": env}]}
+    pool.apply(
+        deployment("typo", "", 1, **_sharing("aliyun.com/gpu_mem", 1)),
+        job("typo", "", **_sharing("deviceshare.io/gpu-memory", 1)),
+        deployment("sound", "", 2, **spec),
+    )
+    for kind, meant in (("deployment", "aliyun.com/gpu-mem"), ("job", "deviceshare.io/gpu-mem")):
+        explain = partial(deviceshare, pool, "explain", kind, f"{pool.name}/typo")
+        pool.eventually(explain, refers(f"did you mean {meant}"))
+    pool.eventually(lambda: [each for each in pool.get("pods") if each["status"]["phase"] == "Running"], len)
+    told = deviceshare(pool, "explain", "deployment", "sound", "-n", pool.name)
+    assert "pods with a node, 0 waiting" in told and f"env {VISIBLE} is replaced" in told
+    assert f"kubectl get jobs -n {pool.name}" in deviceshare(pool, "explain", "job", f"{pool.name}/none", code=1)
+
+
+def test_explain_tells_of_a_rolling_update_that_waits_for_itself(pool: Pool) -> None:
+    """Of the Deployment and of its new pod."""
+    pool.node(1)
+    spec = {"nodeSelector": {"pool": pool.name}, **_sharing("deviceshare.io/gpu-percent", 100)}
+    pool.apply(deployment("d", "", 1, **spec))
+    pool.eventually(lambda: [each for each in pool.get("pods") if each["status"]["phase"] == "Running"], len)
+    changed = deployment("d", "", 1, **spec)
+    changed["spec"]["template"]["metadata"]["labels"]["version"] = "b"
+    pool.apply(changed)
+    told = pool.eventually(lambda: deviceshare(pool, "explain", "deployment", f"{pool.name}/d"), refers("maxSurge: 0"))
+    [new] = [each["metadata"]["name"] for each in pool.get("pods") if each["status"]["phase"] == "Pending"]
+    assert new in told
+    assert "of the same Deployment has what it waits for" in deviceshare(pool, "explain", "pod", f"{pool.name}/{new}")
 
 
 def test_who_asks_for_what_is_not_there_is_told_where_to_look(pool: Pool) -> None:
