@@ -210,32 +210,36 @@ def _third_group(stage: Stage) -> str:
     return "Three GPUs are free, but on two nodes, and a group never spans nodes. The pod's event says so."
 
 
-def _refused_deletion(stage: Stage) -> str:
-    refusal = stage.kubectl("delete", "sdg", "notebooks", fails=True)
-    for pod in ("research/ada", "serving/bob"):
-        stage.expect(pod in refusal, f"the refusal to name {pod}", refusal)
-    stage.expect("notebooks" in _groups(stage), "the group to be there still", "no group notebooks")
-    return "Nobody deletes a group under its pods."
+def _deleted_in_use(stage: Stage) -> str:
+    stage.kubectl("delete", "sdg", "notebooks", "--wait=false")
+    stage.eventually(
+        "the group to be Terminating, with its devices",
+        lambda: _groups(stage),
+        lambda known: _phases(known, notebooks="Terminating"),
+    )
+    stage.kubectl("get", "sdg", "notebooks", "-o", "wide")
+    held = stage.kubectl("get", "ndev")
+    stage.expect("notebooks: nvidia.com/gpu=0,1" in held, "the group to hold its GPUs still", held)
+    return "Nobody takes a group's GPUs away under its pods: it goes with the last of them, and no pod joins it."
 
 
 def _waiting_pod_bound(stage: Stage) -> str:
     stage.kubectl("delete", "pods", "-A", "-l", f"{GROUP}=notebooks")
     began = time.monotonic()
-    stage.kubectl("delete", "sdg", "notebooks")
     stage.kubectl("wait", "pod/render", "-n", "serving", "--for=condition=PodScheduled", "--timeout=30s")
     took = time.monotonic() - began
     _await_sharing(stage, {"training": 3, "rendering": 1})
     stage.kubectl("get", "sdg", "-o", "wide")
     _show_sights(stage)
-    return f"The waiting pod was scheduled and got its GPUs {took:.1f} s after the group was deleted."
+    return f"The waiting pod was scheduled and got its GPUs {took:.1f} s after the group's last pod had gone."
 
 
 STEPS: tuple[tuple[str, Callable[[Stage], str]], ...] = (
     ("Two groups of GPUs, on a cluster of two nodes with four GPUs each", _two_groups),
     (f"Five pods in two namespaces join them, by the annotation {GROUP}: NAME", _five_pods),
     ("A third group asks for three GPUs, and has to wait", _third_group),
-    ("A group in use can't be deleted", _refused_deletion),
-    ("The group's pods end, the group is deleted, and the waiting pod is scheduled at once", _waiting_pod_bound),
+    ("A group is deleted under its pods, and keeps its GPUs", _deleted_in_use),
+    ("Its pods end, the group goes with them, and the waiting pod is scheduled at once", _waiting_pod_bound),
 )
 
 

@@ -67,7 +67,7 @@ def test_what_happens_to_a_group_is_told_in_its_events(pool: Pool) -> None:
     pool.kubectl("delete", "pod", "one", "-n", pool.name)
     pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", first).returncode == 0)
     pool.eventually(lambda: pool.status(second)["phase"], lambda phase: phase == "Bound")
-    assert (events(pool, second), turns(pool, first)) == (["Waiting"], [])
+    assert (events(pool, second), turns(pool, first)) == (["Waiting"], ["Deleted"])
 
 
 def test_a_group_that_nobody_asked_for_says_how_to(pool: Pool) -> None:

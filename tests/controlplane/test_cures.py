@@ -60,7 +60,7 @@ def explained(pool: Pool, *what: str) -> str:
 def test_a_group_whose_node_is_cordoned_goes_elsewhere_when_it_is_created_again(pool: Pool) -> None:
     """The pods were admitted while it lived on the cordoned node, and nothing of that is frozen into them."""
     home, other = pool.node(), pool.node()
-    group = pool.group()
+    group = pool.group(cordonPolicy="Stay")
     two_pods(pool, group)
     first = pool.status(group)["nodeName"]
     pool.kubectl("cordon", first)

@@ -24,7 +24,7 @@ def report(pool: Pool, name: str, **status: Any) -> None:
 def a_failed_pod(pool: Pool, seconds: int) -> str:
     """Evicted by an old kubelet, which has yet to kill it; returns the name of its group."""
     pool.node(2)
-    group = pool.group("first", 2)
+    group = pool.group("first", 2, deletionPolicy="Refuse")
     pool.apply(pod("evicted", group, terminationGracePeriodSeconds=seconds))
     pool.running("evicted")
     pool.eventually(lambda: pool.status(group).get("podCount") == 1)

@@ -55,7 +55,7 @@ def test_a_groups_status_says_where_it_is_and_who_uses_it(pool: Pool) -> None:
 def test_a_group_in_use_is_not_deleted_and_its_pods_are_named(pool: Pool) -> None:
     """Once they have gone it is, and its devices are free."""
     node = pool.node()
-    group = pool.group()
+    group = pool.group(deletionPolicy="Refuse")
     pool.apply(pod("ada", group), pod("bob", group))
     pool.running("ada", "bob")
     # A policy names those of the status, which is written once a second while a group is in use.

@@ -256,6 +256,7 @@ def test_a_group_in_use_is_neither_changed_nor_deleted(
     cluster: Namespace, group: str, environment: Environment, eventually: Eventually
 ) -> None:
     """Until its pods are gone; they are named."""
+    assert cluster.run("patch", "sdg", group, "--type=merge", "-p", '{"spec": {"deletionPolicy": "Refuse"}}')[0] == 0
     cluster.create(a_pod(group))
     environment(cluster.namespace, "pod")
     # A policy knows the group's pods by its status only.

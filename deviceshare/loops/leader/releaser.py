@@ -213,6 +213,7 @@ class Releaser:
             return
         if outcome is Outcome.FREED:
             self.queue.add(key, UNSEEN_SECONDS)  # Another bind may make the same before the mirror shows this one gone.
+        if outcome is Outcome.FREED or (outcome is Outcome.LEFT and group and group.deleting):
             holder = claim.holder(key.uid)
             log.info("Released claim", node=key.node, holder=str(holder), uid=key.uid)
             message = f"released {listed(map(str, sorted(claim.devices)))} of {holder}"

@@ -40,7 +40,7 @@ def test_a_controllers_pod_created_while_admission_was_away_is_recreated(pool: P
 def test_a_group_deleted_under_its_pods_keeps_its_devices_until_they_end(pool: Pool) -> None:
     """The webhook was not there to refuse it; a waiting pod goes on waiting, and is then bound."""
     node = pool.node()
-    group = pool.group("first", 3)
+    group = pool.group("first", 3, deletionPolicy="Refuse")
     pool.apply(pod("user", group))
     pool.running("user")
     with validation_away(pool, "user"):

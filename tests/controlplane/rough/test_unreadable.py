@@ -28,7 +28,7 @@ def write_condition(pool: Pool, name: str) -> None:
 def test_a_condition_without_a_time_blinds_nobody(pool: Pool) -> None:
     """The pod stays its group's, for the webhooks, for the commands, and for a deviceshare that has just started."""
     pool.node()
-    group = pool.group("odd", 2)
+    group = pool.group("odd", 2, deletionPolicy="Refuse")
     pool.apply(pod("one", group))
     pool.running("one")
     pool.eventually(lambda: pool.status(group).get("podCount"), lambda count: count == 1)
