@@ -292,12 +292,9 @@ class Api:
         version = next((f"{each.group}/{each.version}" for each in served if each.name == "pods/eviction"), "")
         if not version:
             raise Unserved("the API server serves no pods/eviction")
-        body = {
-            "apiVersion": version,
-            "kind": "Eviction",
-            "metadata": {"name": pod, "namespace": namespace},
-            "deleteOptions": {"preconditions": {"uid": uid}, "dryRun": ["All"] if dry_run else []},
-        }
+        options = {"preconditions": {"uid": uid}} | ({"dryRun": ["All"]} if dry_run else {})
+        meta = {"name": pod, "namespace": namespace}
+        body = {"apiVersion": version, "kind": "Eviction", "metadata": meta, "deleteOptions": options}
         path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(pod)}/eviction"
         await self._write("POST", path, body, MANAGER)
 

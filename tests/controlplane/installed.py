@@ -27,6 +27,7 @@ Json = dict[str, Any]
 
 NAMESPACE = helm.NAMESPACE
 ROLE, CLUSTER_ROLE = "Role", "ClusterRole"
+DISCOVERY = ("/version", "/apis", "/api/v1")
 RECORDER = str(Path(__file__).parent / "recorder.py")
 
 
@@ -63,7 +64,8 @@ class Installed:
     def requests(self, account: str) -> set[Request]:
         """What the deviceshare of this account has asked of the API server, but for discovery, which all may use."""
         lines = (self._directory / f"{account}.requests").read_text().splitlines()
-        return {request(*json.loads(line)) for line in lines if "/version" not in line and '"/apis"' not in line}
+        asked = [json.loads(line) for line in lines]
+        return {request(*each) for each in asked if each[1] not in DISCOVERY}
 
     def log(self, name: str) -> str:
         """What a process said."""

@@ -116,7 +116,6 @@ def share_and_wait(there: Installed) -> None:
             break
         there.kubectl("delete", "pod", "three")
         there.until(lambda: there.tries("delete", "sdg", "second").returncode == 0)
-    there.kubectl("patch", "sdg", "second", "--type=merge", "-p", '{"spec": {"deletionPolicy": "AfterLastPod"}}')
     there.until(lambda: there.get("sdg", "second")["metadata"].get("finalizers"), "keeper")
 
 
@@ -140,6 +139,20 @@ def end_a_share(there: Installed) -> None:
     there.until(lambda: placed(there, "part"), "extender")
     there.kubectl("delete", "pod", "part")
     there.until(lambda: "default/part" not in there.kubectl("get", "ndev", "node-1", "-o", "json"), "keeper")
+
+
+def preempt(there: Installed) -> None:
+    """A pod of a higher priority waits for a device where shares have them all: the leader evicts one of them."""
+    urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}}
+    apply(there, urgent | {"value": 1000})
+    limits = {"resources": {"limits": {"deviceshare.io/gpu-percent": "100"}}}
+    whole = [{"name": "main", "image": "busybox", **limits}]
+    low = [f"low-{number}" for number in range(3)]
+    apply(there, *(pod(name, containers=whole) for name in low))
+    there.until(lambda: placed(there, *low), "extender")
+    apply(there, pod("urgent", containers=whole, priorityClassName="urgent"))
+    there.until(lambda: placed(there, "urgent"), "keeper")
+    there.kubectl("delete", "pods", "--ignore-not-found", "urgent", *low)
 
 
 def meet_an_impostor(there: Installed) -> None:
@@ -189,7 +202,7 @@ def slip_past(there: Installed) -> None:
     full["metadata"]["annotations"]["padding"] = "x" * 262_100
     there.kubectl("create", "-n", "default", "-f", "-", stdin=full)
     there.kubectl("delete", "pod", "four")
-    there.kubectl("delete", "sdg", "left")
+    there.kubectl("delete", "sdg", "left", "--wait=false")
 
 
 def recreated(there: Installed) -> bool:
@@ -225,6 +238,7 @@ def test_every_right_of_the_chart_is_enough_and_needed(installed: Installed) -> 
             installed.kubectl("create", "-f", "-", stdin={"apiVersion": "v1", "kind": "Node", **empty})
             share_and_wait(installed)
             end_a_share(installed)
+            preempt(installed)
             apply(installed, group("left", 1), pod("four", "left"))
             installed.until(lambda: placed(installed, "four"), "extender")
             bind_a_stranger(installed)

@@ -301,11 +301,14 @@ async def test_what_is_applied_is_the_managers_own(start: Start) -> None:
 async def test_an_eviction_speaks_the_servers_version(start: Start, version: str) -> None:
     """The subresource is one and the same; discovery names the kind that it takes."""
     resources = [{"name": "pods", "kind": "Pod"}, {"name": "pods/eviction", "group": "policy", "version": version}]
-    async with start(answer({"resources": resources}), answer({}, 201)) as (api, server):
+    answers = [answer({"resources": resources}), answer({}, 201)]
+    async with start(*answers, *answers) as (api, server):
         await api.evict("ns", "p", uid="u1")
+        await api.evict("ns", "p", uid="u1", dry_run=True)
     assert server.seen[1].path == "/api/v1/namespaces/ns/pods/p/eviction"
     assert server.seen[1].body["apiVersion"] == f"policy/{version}"
     assert server.seen[1].body["deleteOptions"] == {"preconditions": {"uid": "u1"}}
+    assert server.seen[3].body["deleteOptions"] == {"preconditions": {"uid": "u1"}, "dryRun": ["All"]}
 
 
 async def test_where_evictions_are_not_served_nothing_is_sent(start: Start) -> None:

@@ -55,6 +55,7 @@ async def a_kept_group(life: GroupLife = GroupLife(), policy: str = AFTER_LAST_P
         await a_bound_group(world)
         world.cluster.edit(GROUPS, "team", {"spec": {"deletionPolicy": policy}})
         await soon(lambda: finalizers(world) == [OURS])
+        await asyncio.sleep(1)  # The leader has read the answer to its write.
         yield world
 
 
