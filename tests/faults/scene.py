@@ -35,13 +35,14 @@ class Scene:
         await self.api.insist("POST", GROUPS, {**kind, "metadata": metadata, "spec": spec})
         return name
 
-    async def pod(self, suffix: str, group: str = "", percent: int = 0, pool: str = "") -> str:
+    async def pod(self, suffix: str, group: str = "", percent: int = 0, pool: str = "", **spec: str) -> str:
         """Creates a pod of a group, or with a share, or both; of another pool, it fits nowhere."""
         name = f"{self.prefix}-{suffix}"
         container: Json = {"name": "main", "image": "busybox"}
         if percent:
             container["resources"] = {"limits": {"deviceshare.io/gpu-percent": str(percent)}}
-        spec = {"schedulerName": SCHEDULER, "containers": [container], "nodeSelector": {"pool": pool or self.pool}}
+        place = {"pool": pool or self.pool}
+        spec = {"schedulerName": SCHEDULER, "containers": [container], "nodeSelector": place, **spec}
         annotations = {"deviceshare.io/group": group} if group else {}
         await self.stage.create_pod(
             {

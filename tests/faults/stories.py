@@ -60,14 +60,31 @@ async def idle(scene: Scene) -> AsyncIterator[Goal]:
 
 
 async def deletion(scene: Scene) -> AsyncIterator[Goal]:
-    """A deleted group goes after its last pod."""
+    """A deleted group goes after its last pod, by its policy, which was another for a while."""
     await scene.node(2)
-    group = await scene.group("group", 2, deletionPolicy="AfterLastPod")
+    group = await scene.group("group", 2)
     one = await scene.pod("one", group)
     yield scene.bound(one)
-    yield lambda state: [] if state.groups[group]["metadata"].get("finalizers") else ["no finalizer yet"]
+    yield lambda state: [] if _finalizers(state, group) else ["no finalizer yet"]
+    await scene.change(f"{GROUPS}/{group}", spec={"deletionPolicy": "Refuse"})
+    yield lambda state: ["the finalizer stays"] if _finalizers(state, group) else []
+    await scene.change(f"{GROUPS}/{group}", spec={"deletionPolicy": "AfterLastPod"})
+    yield lambda state: [] if _finalizers(state, group) else ["no finalizer again"]
     await scene.delete(group)
     await scene.delete(one)
+    yield scene.gone
+
+
+async def preemption(scene: Scene) -> AsyncIterator[Goal]:
+    """A pod of higher priority gets the device of a share, whose pod is evicted, recreated, and waits its turn."""
+    await scene.node(1)
+    low = await scene.pod("low", percent=60)
+    yield scene.bound(low)
+    high = await scene.pod("high", percent=60, priorityClassName="system-cluster-critical")
+    yield both(scene.bound(high), scene.waiting(low))
+    await scene.delete(high)
+    yield scene.bound(low)
+    await scene.delete(low)
     yield scene.gone
 
 
@@ -220,7 +237,7 @@ async def marked_claim(scene: Scene) -> AsyncIterator[Goal]:
 COMMON: dict[str, Story] = {
     story.__name__.replace("_", "-"): story
     for story in (
-        *(groups, shares, idle, deletion, quota, rebind, share_rebind, lost_node, recreated_node),
+        *(groups, shares, idle, deletion, preemption, quota, rebind, share_rebind, lost_node, recreated_node),
         *(lost_ledger, wiped_status, edited_ledger, marked_claim),
     )
 }
@@ -248,6 +265,11 @@ def unanswered(state: State, node: str, holder: str) -> list[str]:
     claims = claims_of(state.ledgers.get(node, {})).values()
     mine = [each for each in claims if holder in (each.get("group") or each.get("pod", ""))]
     return [] if mine and mine[0].get("rebound") == "please" else [f"{holder} has no answer to its request"]
+
+
+def _finalizers(state: State, group: str) -> list[str]:
+    found: list[str] = state.groups[group]["metadata"].get("finalizers") or []
+    return found
 
 
 def _said(state: State, pod: str, annotation: str) -> str:
