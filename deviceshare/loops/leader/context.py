@@ -6,9 +6,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.groups import DEFAULT_LIFE, EVERYTHING, Group, GroupLife, LabelSelector, NamespaceObject
+from deviceshare.domain.objects.groups import (
+    DEFAULT_LIFE,
+    EVERYTHING,
+    Group,
+    GroupLife,
+    LabelSelector,
+    NamespaceObject,
+    uses,
+)
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import SHARE_KEY, Pod
@@ -117,6 +126,11 @@ class ControllerContext:
         except (NotFound, Conflict):
             return False
         return True
+
+    def is_over(self, group: Group) -> bool:
+        """Whether the group was deleted, waits for our finalizer, and no pod uses it by what the mirror shows."""
+        ours = group.deleting and contract.PODS_FINALIZER in group.metadata.finalizers
+        return ours and not any(uses(pod, group) for pod in self.index.named[group.name])
 
     def wait_until(self, due: float) -> None:
         """Raises `Later` while it is before `due`, by `clock`."""

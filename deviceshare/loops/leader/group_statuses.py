@@ -131,11 +131,11 @@ class GroupStatuses:
             await self._enqueue_concerned()
             return
         group = self._context.groups.get(name)
-        if group is None:
+        if group and group.metadata.unreadable:
+            return
+        if group is None or self._context.is_over(group):  # That meets no writes but those that end it.
             self._known.pop(name, None)
             self._end_turn(name)
-            return
-        if group.metadata.unreadable:
             return
         known = self._known.setdefault(name, _GroupState())
         if known.pods_only and group.node and not self._is_looked_at_once(group, known):

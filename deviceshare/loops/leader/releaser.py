@@ -175,7 +175,7 @@ class Releaser:
             await self._keep_finalizer(group)
         if ledger is None or claim is None:
             self._forget(key)
-            if group and self._is_over(group):
+            if group and self._context.is_over(group):
                 await self._let_go(group)
             return
         if ledger.metadata.unreadable:
@@ -309,7 +309,7 @@ class Releaser:
 
     async def _deleted(self, _key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
         """The Event is recorded when the finalizer goes."""
-        return _Leave("deleted", "", "", Cause(_used)) if self._is_over(group) else None
+        return _Leave("deleted", "", "", Cause(_used)) if self._context.is_over(group) else None
 
     async def _preempted_idle(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
         """It stays if a pod uses it after all, or waits for it."""
@@ -420,11 +420,6 @@ class Releaser:
             await self._write_finalizers(group, [])
         elif wanted and not there and group.node:
             await self._write_finalizers(group, [contract.PODS_FINALIZER])
-
-    def _is_over(self, group: Group) -> bool:
-        """Whether the group was deleted, waits for us alone, and no pod uses it by what the mirror shows."""
-        ours = group.deleting and contract.PODS_FINALIZER in group.metadata.finalizers
-        return ours and not _used(group, self._context.index.named[group.name])
 
     async def _let_go(self, group: Group) -> None:
         """Ends a deleted group that no pod uses, and that was released, so that no bind under way can commit it.
