@@ -227,8 +227,6 @@ class Releaser:
                     self._context.recorder.note(subject_of(group), leave.event, leave.text)
                 if leave.why == "idle":
                     self._context.on_released()
-            if group.deleting:
-                await self._let_go(group)
 
     def _forget(self, key: ClaimKey) -> None:
         self._unbound_since.forget(key)
