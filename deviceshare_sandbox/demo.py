@@ -217,7 +217,7 @@ def _deleted_in_use(stage: Stage) -> str:
         lambda: _groups(stage),
         lambda known: _phases(known, notebooks="Terminating"),
     )
-    stage.kubectl("get", "sdg", "notebooks", "-o", "wide")
+    stage.kubectl("get", "sdg", "notebooks")
     held = stage.kubectl("get", "ndev")
     stage.expect("notebooks: nvidia.com/gpu=0,1" in held, "the group to hold its GPUs still", held)
     return "Nobody takes a group's GPUs away under its pods: it goes with the last of them, and no pod joins it."

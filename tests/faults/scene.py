@@ -42,14 +42,14 @@ class Scene:
         if percent:
             container["resources"] = {"limits": {"deviceshare.io/gpu-percent": str(percent)}}
         place = {"pool": pool or self.pool}
-        spec = {"schedulerName": SCHEDULER, "containers": [container], "nodeSelector": place, **spec}
+        body: Json = {"schedulerName": SCHEDULER, "containers": [container], "nodeSelector": place, **spec}
         annotations = {"deviceshare.io/group": group} if group else {}
         await self.stage.create_pod(
             {
                 "apiVersion": "v1",
                 "kind": "Pod",
                 "metadata": {"name": name, "annotations": annotations},
-                "spec": {**spec, "terminationGracePeriodSeconds": 1},
+                "spec": {**body, "terminationGracePeriodSeconds": 1},
             }
         )
         return name
