@@ -218,7 +218,7 @@ def _uid(workload: _Workload) -> str:
 
 
 async def _refused(api: "Api", owners: list[_Workload], namespace: str, *, has_pods: bool) -> str:
-    """Why the controller can't create pods: Deployments and ReplicaSets have a condition, of others Events tell."""
+    """Why the controller can't create pods: Deployments and ReplicaSets have a condition, others only Events."""
     for each in reversed(owners):
         if said := next(
             (c.message for c in each.status.conditions if c.type == "ReplicaFailure" and c.status == "True"), ""

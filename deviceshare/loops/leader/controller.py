@@ -288,7 +288,8 @@ class Controller:
 
     def _on_group(self, change: ObjectChange[Group]) -> None:
         self._releaser.change_group(change)
-        if change.old and change.new and _but_for_finalizers(change.old) == _but_for_finalizers(change.new):
+        old, new = change.old, change.new
+        if old and new and not new.deleting and _but_for_finalizers(old) == _but_for_finalizers(new):
             return  # as the leader writes one into each group that is bound
         self._context.index.change_group(change)
         self._statuses.change(change)

@@ -208,6 +208,20 @@ async def test_leaders_that_stop_between_any_two_writes_are_followed_by_one_that
 
 
 @in_virtual_time
+async def test_a_group_that_somebody_else_keeps_is_shown_as_ending_without_pods() -> None:
+    """It has left its node, and its status names no pods any more."""
+    async with a_kept_group() as world:
+        world.cluster.edit(GROUPS, "team", {"metadata": {"finalizers": [OTHERS, OURS]}})
+        deleted(world)
+        world.cluster.remove(PODS, "a", "ns")
+        await soon(partial(_has, world, [OTHERS]))
+        await soon(lambda: world.holders("n1") == {})
+        await asyncio.sleep(5)
+        status = world.read_group("team").status
+        assert (status.phase, status.node_name, status.allocated_pods) == ("Terminating", "", [])
+
+
+@in_virtual_time
 async def test_a_finalizer_that_somebody_removed_leaves_it_as_it_was_without() -> None:
     """The claim stays until the pods have ended."""
     async with a_kept_group() as world:
