@@ -114,8 +114,6 @@ def _on_node(fleet: Fleet, name: str, pod: Pod, request: Request, holders: Holde
     lower = {uid: found for uid, each in ledger.claims.items() if (found := _victim(uid, each, request, holders))}
     going = {uid for uid, each in ledger.claims.items() if _is_going(each, holders)}
     lower = {uid: each for uid, each in lower.items() if each.priority < priority_of(pod) and uid not in going}
-    if not (lower or going):
-        return None
     # What is kept free for others of as much priority comes first.
     ahead = [
         each for who, each in fleet.nominated(name) if who != pod.metadata.key and each.priority >= request.priority
@@ -131,7 +129,7 @@ def _on_node(fleet: Fleet, name: str, pod: Pod, request: Request, holders: Holde
     if fits(()):
         return MadeRoom(name, ())
     best: MadeRoom | None = None
-    for order in _orders(ledger, lower):
+    for order in _orders(ledger, lower) if lower else ():
         victims = yield from _fewest(order, fits)
         if victims and (best is None or MadeRoom(name, victims).cost < best.cost):
             best = MadeRoom(name, victims)
