@@ -57,6 +57,8 @@ def _shared(ledger: NodeDevices, *uids: str) -> bool:
 
 def _bound_groups(seen: Snapshot) -> Iterable[str]:
     for group in seen.groups.values():
+        if group.deleting:  # Its last status stays when its claim has gone; that no pod lives on it, `_pods` finds.
+            continue
         if group.status.phase == "Bound" and group.uid not in seen.ledgers[group.node].claims:
             yield f"group {group.name} says it is bound to {group.node}, where it has no claim"
 
