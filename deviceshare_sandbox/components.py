@@ -14,7 +14,7 @@ import yaml
 
 from deviceshare.domain.admission.settings import WEBHOOKS
 from deviceshare.domain.contract import DEFAULT_SCHEDULER_NAME, IDENTITY, SCHEDULER_NAME
-from deviceshare.domain.objects.shares import DIALECTS
+from deviceshare.domain.objects.shares import DEVICE_COUNT, DIALECTS
 from deviceshare_sandbox.network import HOST, SERVICES, free_ports
 from deviceshare_sandbox.simulated_network import egress_configuration
 from deviceshare_sandbox.state import Layout, Ports, SandboxPlan
@@ -143,7 +143,7 @@ class Components:
         config["podInitialBackoffSeconds"] = 1
         config["podMaxBackoffSeconds"] = 1
         # No node advertises what pods ask for as a share: the extender alone knows what is free.
-        fit = {"name": "NodeResourcesFit", "args": {"ignoredResources": sorted(DIALECTS)}}
+        fit = {"name": "NodeResourcesFit", "args": {"ignoredResources": sorted({*DIALECTS, DEVICE_COUNT})}}
         config["profiles"][0]["pluginConfig"] = [fit]
         if not asks_before_evicting(self._binaries.version):
             # Otherwise it would evict pods for devices that would not be free afterwards.

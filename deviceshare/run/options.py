@@ -12,6 +12,7 @@ import msgspec
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission import bypasses, settings
+from deviceshare.domain.admission.dialects import OPT_IN, UNSUPPORTED, WARN
 from deviceshare.domain.objects.groups import AFTER_LAST_POD, DELETION_POLICIES, NEVER, LabelRequirement, LabelSelector
 from deviceshare.domain.objects.nodes import is_label
 from deviceshare.domain.objects.shares import SYSTEMS
@@ -32,8 +33,9 @@ from deviceshare.run.settings import OFF, ON, RECREATE, UNINJECTED_MODES
 
 ROLES: Final = ("controller", "extender", "webhook")
 _ROLES: Final = Words("ROLE[,ROLE…]", lambda word: word in ROLES, f"name some of {', '.join(ROLES)}", empty=False)
+_SYSTEMS: Final = (*SYSTEMS, *OPT_IN)
 _DIALECTS: Final = Words(
-    "SYSTEM[,SYSTEM…]", lambda word: word in SYSTEMS, f"name some of {', '.join(SYSTEMS)}, or none"
+    "SYSTEM[,SYSTEM…]", lambda word: word in _SYSTEMS, f"name some of {', '.join(_SYSTEMS)}, or none"
 )
 _SCHEDULERS: Final = Words(
     "SCHEDULER[,SCHEDULER…]",
@@ -114,7 +116,13 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--dialects",
             type=_DIALECTS,
             default=",".join(SYSTEMS),
-            help="The other systems by whose resources pods may ask for a share of a device.",
+            help="The other systems in whose words pods may ask for a share of a device: gpushare, metagpu, hami, kai.",
+        ),
+        flag(
+            "--unsupported",
+            type=click.Choice(UNSUPPORTED),
+            default=WARN,
+            help="What becomes of pods that ask for what deviceshare doesn't have, such as cores.",
         ),
         flag(
             "--replaced-schedulers",

@@ -12,7 +12,7 @@ from deviceshare.domain.admission.settings import InjectionSettings, template_fa
 from deviceshare.domain.objects.groups import GroupLife, LabelSelector, release_fault
 from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.shares import DIALECTS
+from deviceshare.domain.objects.shares import DEVICE_COUNT, DIALECTS
 from deviceshare.domain.placement.handover import HandoverSetting, is_kind
 from deviceshare.flags import Address, Tls
 from deviceshare.loops import leadership
@@ -68,6 +68,7 @@ class Settings:
     bypasses: str
     dialects: frozenset[str]
     replaced_schedulers: frozenset[str]
+    unsupported: str
     framework_limits: str
     group_memory: str
     tolerations: str
@@ -160,6 +161,7 @@ class Settings:
             self.group_memory,
             self.agent_url,
             self.placement,
+            self.unsupported,
             self.tolerations == ON,
         )
 
@@ -183,7 +185,8 @@ class Settings:
     @property
     def share_resources(self) -> frozenset[str]:
         """The resources by which pods may ask for shares."""
-        return frozenset(r for r, each in DIALECTS.items() if not each.system or each.system in self.dialects)
+        served = {r for r, each in DIALECTS.items() if not each.system or each.system in self.dialects}
+        return frozenset({DEVICE_COUNT, *served})
 
     @property
     def sharing_labels(self) -> SharingLabels:

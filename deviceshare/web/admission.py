@@ -6,6 +6,7 @@ load of an API server that is already slow. They keep no state either, so a dry 
 
 from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import structlog
@@ -13,6 +14,7 @@ from msgspec import Raw, Struct
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.bypasses import WARN, bypasses, new_bypasses, refusal_or_warnings
+from deviceshare.domain.admission.dialects import MARKERS
 from deviceshare.domain.admission.drafts import Draft, DraftMeta, concerns
 from deviceshare.domain.admission.own_resource_review import (
     ADMINISTRATORS,
@@ -73,8 +75,6 @@ _MAX_RESOURCES = 100
 
 
 _SHARES = tuple(resource.encode() for resource in DIALECTS)
-_OURS = tuple(family.encode() for family in FAMILIES)
-"""One of these is in every pod that concerns deviceshare: the API server escapes nothing in such names."""
 
 
 class _Concern(Struct, frozen=True):
@@ -115,6 +115,12 @@ class Admission:
     life: GroupLife = field(default=DEFAULT_LIFE, kw_only=True)
     """What becomes of deleted groups whose spec doesn't say."""
 
+    @cached_property
+    def _marks(self) -> list[bytes]:
+        """One of these is in every pod that concerns deviceshare: the API server escapes nothing in such names."""
+        served = (mark for system in self.injection.dialects for mark in MARKERS.get(system, ()))
+        return [name.encode() for name in (*FAMILIES, *served)]
+
     def routes(self) -> list[Route]:
         """The webhooks' paths, for a Server of `MAX_BODY` bytes."""
         return [
@@ -127,7 +133,7 @@ class Admission:
     def _mutate_pod(self, request: ReviewRequest) -> ReviewVerdict:
         ours, raw = request.operation == "UPDATE" and request.user_info.username == self.identity, bytes(request.object)
         # Nearly every pod of a cluster comes by here and is none of ours, so none of it is decoded.
-        if ours or not any(name in raw for name in _OURS):
+        if ours or not any(name in raw for name in self._marks):
             return ALLOWED
         pod = _draft(request.object)
         if request.operation == "CREATE" and not request.sub_resource:

@@ -22,7 +22,11 @@ yes
 {{- if and (eq .Values.admission "policies") (not $served) -}}
 {{- fail (printf "admission=policies needs MutatingAdmissionPolicy in admissionregistration.k8s.io/v1, which Kubernetes %s doesn't serve (1.36 and later do, unless --runtime-config turns it off): set admission=auto or webhooks" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
-{{- if or (eq .Values.admission "policies") (and (eq .Values.admission "auto") $served (has "webhook" .Values.roles)) -}}
+{{- $translates := or (has "hami" .Values.shares.dialects) (has "kai" .Values.shares.dialects) -}}
+{{- if and (eq .Values.admission "policies") $translates -}}
+{{- fail "shares.dialects: webhooks alone translate what pods ask for in the words of hami and kai: leave both out, or set admission=webhooks" -}}
+{{- end -}}
+{{- if or (eq .Values.admission "policies") (and (eq .Values.admission "auto") $served (not $translates) (has "webhook" .Values.roles)) -}}
 policies
 {{- else -}}
 webhooks

@@ -69,6 +69,7 @@ capabilities:
     {{- end }}
     - --bypasses={{ .Values.webhooks.bypasses }}
     - --dialects={{ join "," .Values.shares.dialects }}
+    - --unsupported={{ .Values.shares.unsupported }}
     - --replaced-schedulers={{ join "," .Values.shares.replacedSchedulers }}
     - --framework-limits={{ ternary "on" "off" .Values.shares.frameworkLimits }}
     - --group-memory={{ .Values.groups.memory }}

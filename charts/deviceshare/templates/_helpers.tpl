@@ -70,7 +70,7 @@ affinity:
 
 {{/* The limits by which containers ask for a share, as deviceshare/domain/objects/shares.py has them, as JSON. */}}
 {{- define "deviceshare.shareResources" -}}
-{{- $resources := list "deviceshare.io/gpu-mem" "deviceshare.io/gpu-percent" -}}
+{{- $resources := list "deviceshare.io/gpu-count" "deviceshare.io/gpu-mem" "deviceshare.io/gpu-mem-mib" "deviceshare.io/gpu-percent" -}}
 {{- $dialects := .Values.shares.dialects -}}
 {{- range $system, $resource := dict "gpushare" "aliyun.com/gpu-mem" "metagpu" "cnvrg.io/metagpu" -}}
 {{- if has $system $dialects -}}{{- $resources = append $resources $resource -}}{{- end -}}
@@ -81,7 +81,7 @@ affinity:
 {{/* How limits begin that ask for a share or may mean to, as deviceshare/domain/objects/shares.py has it, as JSON. */}}
 {{- define "deviceshare.shareFamilies" -}}
 {{- $families := list "deviceshare.io/" -}}
-{{- range $system, $family := dict "gpushare" "aliyun.com/gpu" "metagpu" "cnvrg.io/metagpu" -}}
+{{- range $system, $family := dict "gpushare" "aliyun.com/gpu" "hami" "nvidia.com/gpumem" "metagpu" "cnvrg.io/metagpu" -}}
 {{- if has $system $.Values.shares.dialects -}}{{- $families = append $families $family -}}{{- end -}}
 {{- end -}}
 {{ toJson $families }}

@@ -17,16 +17,13 @@ from msgspec import Struct, field
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.groups import name_fault
 from deviceshare.domain.objects.printable import quoted
-from deviceshare.domain.objects.quantities import amount
+from deviceshare.domain.objects.quantities import amount, is_some
 from deviceshare.domain.objects.shares import (
+    DEVICE_COUNT,
     DIALECTS,
     FAMILIES,
-    INIT,
-    MAIN,
     NO_SHARE,
-    SIDECAR,
     SYSTEMS,
-    ContainerLimits,
     ShareRequest,
     is_annotation,
     share_request,
@@ -70,6 +67,7 @@ class DraftMount(Struct, frozen=True, rename="camel"):
 
 class DraftResources(Struct, frozen=True):
     limits: Json | None = None
+    requests: Json | None = None
 
 
 class DraftContainer(Struct, frozen=True, rename="camel"):
@@ -130,14 +128,7 @@ class DraftSpec(Struct, frozen=True, rename="camel"):
     @property
     def share(self) -> ShareRequest:
         """The parts of devices that its containers ask for; ephemeral containers can't ask for anything."""
-        mains, inits = self.containers or (), self.init_containers or ()
-        if not any(map(_asks, (*mains, *inits))):  # as most pods of groups
-            return NO_SHARE
-        return share_request(
-            ContainerLimits(each.name, f"spec.{field}[{i}]", _role(field, each), each.limits)
-            for field, containers in (("containers", mains), ("initContainers", inits))
-            for i, each in enumerate(containers)
-        )
+        return share_request(self.containers or (), self.init_containers or ())
 
 
 class Draft(Struct, frozen=True, rename="camel"):
@@ -157,35 +148,31 @@ class Draft(Struct, frozen=True, rename="camel"):
                 meant = listed(sorted(contract.USERS), link="or")
                 return f"metadata.annotations[{key}] means nothing to deviceshare: did you mean {meant}?"
         served = [row for name, row in sorted(DIALECTS.items()) if name not in _off(dialects)]
-        for where, name, _ in self._limits():
+        for where, name, _, alone in self._limits():
             meant = listed((row.resource for row in served if name.startswith(row.family)), link="or")
-            if meant and name not in DIALECTS and name not in OF_OTHERS:
+            if name == DEVICE_COUNT and alone:
+                return f"{where} says on how many devices, not how much of each: add {meant}"
+            if meant and name not in DIALECTS and name not in (*OF_OTHERS, DEVICE_COUNT):
                 return f"{where} means nothing to deviceshare: did you mean {meant}?"
         return ""
 
     @property
     def asks_for_nothing(self) -> str:
         """Where a container's limit says 0 of a device, as charts write it; "" where none does."""
-        return next((where for where, name, size in self._limits() if name in DIALECTS and amount(size) == 0), "")
+        return next((where for where, name, size, _ in self._limits() if name in DIALECTS and amount(size) == 0), "")
 
-    def _limits(self) -> Iterator[tuple[str, str, Any]]:
-        """The containers' limits by which they ask for shares, or may mean to: where each is, its name, how much."""
+    def _limits(self) -> Iterator[tuple[str, str, Any, bool]]:
+        """The containers' limits by which they ask for shares, or may mean to: where each is, its name, how much.
+
+        And whether the container asks for no share that is right.
+        """
         for kind, containers in self.spec.lists()[:2]:
             for position, container in enumerate(containers or ()):
-                for name, quantity in sorted(container.limits.items()):
+                limits = container.limits
+                alone = not any(is_some(limits.get(name)) for name in DIALECTS)
+                for name, quantity in sorted(limits.items()):
                     if name.startswith(FAMILIES):
-                        yield f"spec.{kind}[{position}].resources.limits[{name}]", name, quantity
-
-
-def _asks(container: DraftContainer) -> bool:
-    return container.resources is not None and not DIALECTS.keys().isdisjoint(container.resources.limits or ())
-
-
-def _role(field: str, container: DraftContainer) -> str:
-    """As `PodSpec.share` has it."""
-    if field == "containers":
-        return MAIN
-    return SIDECAR if container.restart_policy == "Always" else INIT
+                        yield f"spec.{kind}[{position}].resources.limits[{name}]", name, quantity, alone
 
 
 def concerns(labels: Names, annotations: Names, share: ShareRequest = NO_SHARE, dialects: Systems = SYSTEMS) -> bool:

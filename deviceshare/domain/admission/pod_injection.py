@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.admission.drafts import CORES, SEVERAL, Draft, DraftContainer, DraftSpec, Json, concerns
+from deviceshare.domain.admission.dialects import translated
+from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, concerns
 from deviceshare.domain.admission.settings import DEFAULTS, GATES, GROW, HOST, InjectionSettings
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.groups import Group
@@ -22,8 +23,7 @@ from deviceshare.domain.objects.quantities import is_some
 from deviceshare.domain.objects.shares import (
     ALIYUN_GPU_MEM,
     DIALECTS,
-    GPU_PERCENT,
-    INIT,
+    INITS,
     METAGPU,
     MIB_PER_GIB,
     Need,
@@ -56,19 +56,20 @@ def inject(
     `group` is the group it names, None if it isn't found; `group_known` says whether that is certain enough for a
     warning.
     """
+    pod, translation, told, unclear = translated(pod, settings.dialects, settings.unsupported)
     concern = pod.concern(settings.dialects)
-    if fault := pod.misspelt(settings.dialects) or (concern.fault if concern else ""):
+    if fault := unclear or pod.misspelt(settings.dialects) or (concern.fault if concern else ""):
         return Injection(refusal=fault)
     if concern is None:
         return Injection(warnings=[f"{where} {_NOTHING}"] if (where := pod.asks_for_nothing) else ())
     name, share = concern.group, concern.share
     asking = _shares_of(pod.spec, share) if share else {}
-    patch, warnings = _without(concern.ours)
+    patch, warnings = [*translation], [*told]
+    _remove(concern.ours, patch, warnings)
     patch += _label(pod, name)
     patch += _scheduling(pod.spec, share, settings)
     patch += _tolerations(pod.spec, share, settings)
     patch += _runtime_class(pod.spec, settings.runtime_class, warnings)
-    warnings += _unknown_to_us(pod) if asking else ()
     of_containers = _environments(pod.spec.lists(), asking, settings, in_group=bool(name))
     patch += of_containers.patch
     warnings += of_containers.warnings
@@ -92,11 +93,11 @@ def inject_ephemeral(pod: Draft, existing: Collection[str], settings: InjectionS
 # The pod, but for its containers.
 
 
-def _without(own: list[str]) -> tuple[list[Json], list[str]]:
+def _remove(own: list[str], patch: list[Json], warnings: list[str]) -> None:
     """Removes what only deviceshare may write: such a pod was copied from one that had devices."""
-    patch = [{"op": "remove", "path": _pointer("annotations", key)} for key in own]
+    patch += ({"op": "remove", "path": _pointer("annotations", key)} for key in own)
     removed = "is removed: deviceshare sets it when the pod gets devices"
-    return patch, [f"metadata.annotations[{key}] {removed}" for key in own]
+    warnings += (f"metadata.annotations[{key}] {removed}" for key in own)
 
 
 def _label(pod: Draft, name: str) -> list[Json]:
@@ -155,22 +156,6 @@ def _runtime_class(spec: DraftSpec, wanted: str, warnings: list[str]) -> list[Js
             f" out unless {own!r} gives containers devices, too"
         )
     return []
-
-
-def _unknown_to_us(pod: Draft) -> Iterator[str]:
-    """Warnings of what else a manifest written for gpushare may ask for, which isn't served."""
-    if pod.metadata.labels and SEVERAL in pod.metadata.labels:
-        yield (
-            f"metadata.labels[{SEVERAL}] has no meaning to deviceshare: a container's share is of one device; ask for"
-            f" several whole ones by {GPU_PERCENT}, or in several containers"
-        )
-    for field, containers in pod.spec.lists():
-        for position, container in enumerate(containers or ()):
-            if is_some(container.limits.get(CORES)):
-                yield (
-                    f"spec.{field}[{position}].resources.limits[{CORES}]: computing time isn't divided, and no node"
-                    " has this resource, so the pod will not be scheduled: leave it out"
-                )
 
 
 # The variables of a container.
@@ -283,8 +268,8 @@ def _shares_of(spec: DraftSpec, request: ShareRequest) -> dict[str, ShareOf]:
 
 def _together(needs: tuple[Need, ...]) -> int:
     """MiB of the pod as a whole, as Kubernetes counts init containers: the larger, not the sum."""
-    inits = [need.memory_mib for need in needs if need.role == INIT]
-    return max(sum(need.memory_mib for need in needs if need.role != INIT), *inits, 0)
+    inits = [need.memory_mib for need in needs if need.role in INITS]
+    return max(sum(need.memory_mib for need in needs if need.role not in INITS), *inits, 0)
 
 
 class _Variables(NamedTuple):

@@ -8,6 +8,7 @@ import re
 from typing import Final, NamedTuple
 
 from deviceshare.domain import contract
+from deviceshare.domain.admission.dialects import WARN
 from deviceshare.domain.objects.shares import SYSTEMS
 
 WEBHOOKS, POLICIES = "webhooks", "policies"
@@ -54,6 +55,8 @@ class InjectionSettings(NamedTuple):
     """The template of the agents' URL, which containers are told (docs/inside.md); "" where agents don't answer."""
     placement: str = EXTENDER
     """One of PLACEMENTS."""
+    unsupported: str = WARN
+    """What becomes of a pod that asks for what deviceshare doesn't have; one of dialects.UNSUPPORTED."""
     tolerations: bool = True
     """Whether pods tolerate the taints by which managed clusters keep other pods from nodes with devices."""
 

@@ -8,16 +8,7 @@ from deviceshare.domain import vendors
 from deviceshare.domain.objects.nodes import Affinity, Toleration
 from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.quantities import Quantity, is_some
-from deviceshare.domain.objects.shares import (
-    DIALECTS,
-    INIT,
-    MAIN,
-    NO_SHARE,
-    SIDECAR,
-    ContainerLimits,
-    ShareRequest,
-    share_request,
-)
+from deviceshare.domain.objects.shares import DIALECTS, ShareRequest, share_request
 
 # Container states, which prove that a pod's containers have ended; its phase alone doesn't.
 #
@@ -135,6 +126,10 @@ class Container(Struct, frozen=True, gc=False, rename="camel"):
     restart_policy: str = ""
     ports: list[ContainerPort] = field(default_factory=list)
 
+    @property
+    def limits(self) -> dict[str, Quantity]:
+        return self.resources.limits
+
     def path_of(self, variable: str) -> str:
         """The field of the pod that the variable's value comes from, or ""."""
         # The last of several variables of one name takes effect in a container.
@@ -166,18 +161,7 @@ class PodSpec(Struct, frozen=True, gc=False, rename="camel"):
     @property
     def share(self) -> ShareRequest:
         """The parts of devices that its containers ask for."""
-        # Asked several times for each pod, and most ask for none.
-        if all(DIALECTS.keys().isdisjoint(each.resources.limits) for each in (*self.containers, *self.init_containers)):
-            return NO_SHARE
-        inits = (
-            ContainerLimits(each.name, f"spec.initContainers[{i}]", _role(each), each.resources.limits)
-            for i, each in enumerate(self.init_containers)
-        )
-        mains = (
-            ContainerLimits(each.name, f"spec.containers[{i}]", MAIN, each.resources.limits)
-            for i, each in enumerate(self.containers)
-        )
-        return share_request((*mains, *inits))
+        return share_request(self.containers, self.init_containers)
 
 
 class ExtendedResourceRequest(Struct, frozen=True, gc=False, rename="camel"):
@@ -205,8 +189,3 @@ class PodStatus(Struct, frozen=True, gc=False, rename="camel"):
     extended_resource_claim_status: ExtendedResourceClaim | None = None
     nominated_node_name: str = ""
     """Where kube-scheduler evicts pods of lower priority for this one."""
-
-
-def _role(container: Container) -> str:
-    """Of an init container: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/"""
-    return SIDECAR if container.restart_policy == "Always" else INIT

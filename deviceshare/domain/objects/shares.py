@@ -3,10 +3,10 @@
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
@@ -95,6 +95,9 @@ INIT: Final = "init"
 
 https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
 """
+FIRST: Final = "first"
+"""Such a container before every sidecar, so that none runs beside it."""
+INITS: Final = (INIT, FIRST)
 
 
 _FORMER: Final = "former"
@@ -110,6 +113,13 @@ class Dialect(NamedTuple):
     """The resources whose devices serve it; all parts of a pod come from one of them."""
     mib: int = 0
     """How much device memory one unit is; 0 where it is a hundredth of a device."""
+    divided: bool = False
+    """Whether DEVICE_COUNT divides it among devices; else each of them has all of it."""
+
+    @property
+    def unit(self) -> str:
+        """What it counts, for people."""
+        return {0: "hundredths of a device", 1: "MiB"}.get(self.mib, "GiB")
 
     @property
     def family(self) -> str:
@@ -119,7 +129,10 @@ class Dialect(NamedTuple):
 
 _GPUS: Final = tuple(vendor.resource for vendor in vendors.VENDORS if vendor.has_shares)
 GPU_MEM: Final = f"{contract.PREFIX}gpu-mem"
+GPU_MEM_MIB: Final = f"{contract.PREFIX}gpu-mem-mib"
 GPU_PERCENT: Final = f"{contract.PREFIX}gpu-percent"
+DEVICE_COUNT: Final = f"{contract.PREFIX}gpu-count"
+"""On how many devices the container has such a part; the limit beside it says how large that is."""
 ALIYUN_GPU_MEM: Final = "aliyun.com/gpu-mem"
 METAGPU: Final = "cnvrg.io/metagpu"
 GPUSHARE: Final = "gpushare"
@@ -129,8 +142,9 @@ DIALECTS: Final = {
     dialect.resource: dialect
     for dialect in (
         Dialect(GPU_MEM, "", _GPUS, mib=MIB_PER_GIB),
+        Dialect(GPU_MEM_MIB, "", _GPUS, mib=1),
         Dialect(GPU_PERCENT, "", _GPUS),
-        Dialect(ALIYUN_GPU_MEM, GPUSHARE, (vendors.NVIDIA.resource,), mib=MIB_PER_GIB),
+        Dialect(ALIYUN_GPU_MEM, GPUSHARE, (vendors.NVIDIA.resource,), mib=MIB_PER_GIB, divided=True),
         Dialect(METAGPU, METAGPU_SYSTEM, (vendors.NVIDIA.resource,)),
     )
 }
@@ -145,7 +159,7 @@ class Need(NamedTuple):
     memory_mib: int = 0
     percent: int = 0
     role: str = MAIN
-    """MAIN, SIDECAR or INIT."""
+    """MAIN, SIDECAR, INIT or FIRST."""
 
     def __str__(self) -> str:
         return f"{self.percent}%" if self.percent else in_gib(self.memory_mib)
@@ -191,8 +205,19 @@ def _serving(resources: tuple[str, ...]) -> tuple[str, ...]:
 NO_SHARE: Final = ShareRequest()
 
 
-class ContainerLimits(NamedTuple):
+class Asking(Protocol):
     """What of a container says which share it asks for."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def limits(self) -> Mapping[str, Any]: ...
+    @property
+    def restart_policy(self) -> str | None: ...
+
+
+class ContainerLimits(NamedTuple):
+    """A container's limits, and what they count for."""
 
     name: str
     field: str
@@ -201,8 +226,21 @@ class ContainerLimits(NamedTuple):
     limits: Mapping[str, Any]
 
 
-def share_request(containers: Iterable[ContainerLimits]) -> ShareRequest:
-    """What these containers ask for together."""
+def share_request(containers: Sequence[Asking], inits: Sequence[Asking] = ()) -> ShareRequest:
+    """What a pod's containers and init containers ask for together."""
+    if all(DIALECTS.keys().isdisjoint(each.limits) for each in (*containers, *inits)):  # as most pods of groups
+        return NO_SHARE
+    mains = enumerate(containers)
+    every = [ContainerLimits(each.name, f"spec.containers[{i}]", MAIN, each.limits) for i, each in mains]
+    role = FIRST  # until a sidecar, which runs beside the init containers behind it
+    for i, each in enumerate(inits):
+        sidecar = each.restart_policy == "Always"
+        role = INIT if sidecar else role
+        every.append(ContainerLimits(each.name, f"spec.initContainers[{i}]", SIDECAR if sidecar else role, each.limits))
+    return _request(every)
+
+
+def _request(containers: Iterable[ContainerLimits]) -> ShareRequest:
     needs: list[Need] = []
     resources: set[str] = set()
     faults: list[str] = []
@@ -216,7 +254,7 @@ def share_request(containers: Iterable[ContainerLimits]) -> ShareRequest:
             faults.append(f"{container.field}.resources.limits: {listed(sorted(mine))} are both there; {use}")
             continue
         [(resource, quantity)] = mine.items()
-        found, fault = _needs(container, DIALECTS[resource], quantity)
+        found, fault = _needs(container, DIALECTS[resource], quantity, _device_count(container.limits))
         needs += found
         faults += [f"{container.field}.resources.limits[{resource}]: {fault}"] if fault else []
     if len(needs) > MAX_DEVICES:
@@ -228,9 +266,22 @@ def _readable(quantity: Quantity) -> bool:
     return quantity is None or isinstance(quantity, (str, int, float))
 
 
-def _needs(container: ContainerLimits, dialect: Dialect, quantity: Quantity) -> tuple[list[Need], str]:
+def _device_count(limits: Mapping[str, Any]) -> int | str:
+    """On how many devices a container wants its part, or what is wrong with the number."""
+    quantity = limits.get(DEVICE_COUNT)
+    count = amount(quantity) if _readable(quantity) else None
+    if not quantity or count == 0:  # Charts write zeros.
+        return 1
+    if count is None or count.denominator != 1 or not 0 < count <= MAX_DEVICES:
+        return f"{printable(str(quantity))} ({DEVICE_COUNT}) is not a number of devices; give 1 to {MAX_DEVICES}"
+    return int(count)
+
+
+def _needs(
+    container: ContainerLimits, dialect: Dialect, quantity: Quantity, count: int | str
+) -> tuple[list[Need], str]:
     size = amount(quantity) if _readable(quantity) else None
-    unit = "GiB of device memory" if dialect.mib else "hundredths of a device"
+    unit = f"{dialect.unit} of device memory" if dialect.mib else dialect.unit
     if size is None:
         return [], f"{quoted(str(quantity))} is not a number; give whole {unit}, such as 3"
     shown = printable(str(quantity))
@@ -239,24 +290,27 @@ def _needs(container: ContainerLimits, dialect: Dialect, quantity: Quantity) -> 
     if size.denominator != 1:
         return [], f"{shown} is not a whole number; {_rounded(size, dialect)}"
     number = int(size)
+    if isinstance(count, str):
+        return [], count
     if dialect.mib:
-        if number > MAX_GIB:
-            return [], f"{shown} GiB are more than any device has; {_unit_hint(number)}"
-        return [Need(container.name, memory_mib=number * dialect.mib, role=container.role)], ""
+        if number * dialect.mib > MAX_GIB * MIB_PER_GIB:
+            smaller = "bytes" if number >= 1 << 30 or dialect.mib == 1 else "MiB"
+            return [], f"{shown} {dialect.unit} are more than any device has; it counts {dialect.unit}, not {smaller}"
+        each = number * dialect.mib
+        part = Need(container.name, memory_mib=-(-each // count) if dialect.divided else each, role=container.role)
+        return [part] * count, ""
+    if count > 1 and number > WHOLE:
+        return [], f"{shown} are more than one device, on each of {count}; give at most {WHOLE}"
     if number > WHOLE * MAX_DEVICES:
         return [], f"{shown} are parts of {number // WHOLE} devices; at most {MAX_DEVICES} are possible"
     parts = [WHOLE] * (number // WHOLE) + [number % WHOLE] * bool(number % WHOLE)
-    return [Need(container.name, percent=percent, role=container.role) for percent in parts], ""
+    return [Need(container.name, percent=percent, role=container.role) for percent in parts * count], ""
 
 
 def _rounded(size: Fraction, dialect: Dialect) -> str:
     if dialect.mib:
-        return f"it counts whole GiB, so give {int(size) + 1}, or a part in percent ({GPU_PERCENT})"
+        return f"it counts whole {dialect.unit}, so give {int(size) + 1}, or a part in percent ({GPU_PERCENT})"
     return f"it counts hundredths of a device, so give {int(size) + 1}"
-
-
-def _unit_hint(number: int) -> str:
-    return "it counts GiB, not bytes" if number >= 1 << 30 else "it counts GiB, not MiB"
 
 
 class Share(Struct, frozen=True, gc=False, order=True, omit_defaults=True, rename="camel"):
@@ -316,14 +370,14 @@ def stored_once(shares: Iterable[Share]) -> tuple[Share, ...]:
         if len({tuple(sorted(replace(share, container="") for share in mine)) for mine in same.values()}) == 1
         for container in sorted(same)[1:]
     }
-    return tuple(sorted(share for share in shares if share.role != INIT or share.container not in needless))
+    return tuple(sorted(share for share in shares if share.container not in needless))
 
 
 def in_full(shares: Iterable[Share], request: ShareRequest) -> tuple[Share, ...]:
     """The inverse of `stored_once`, for the pod that asks for this."""
     stored, asked = tuple(shares), dict[str, list[Need]]()
     for need in request.needs:
-        if need.role == INIT:
+        if need.role in INITS:
             asked.setdefault(need.container, []).append(need)
     models = {_amounts(current(mine)): mine for _, mine in sorted(_by_init_container(stored).items(), reverse=True)}
     there = {share.container for share in stored}
@@ -334,7 +388,7 @@ def in_full(shares: Iterable[Share], request: ShareRequest) -> tuple[Share, ...]
 def _by_init_container(shares: Iterable[Share]) -> dict[str, list[Share]]:
     found: dict[str, list[Share]] = {}
     for share in shares:
-        if share.role == INIT:
+        if share.role in INITS:
             found.setdefault(share.container, []).append(share)
     return found
 
@@ -363,7 +417,7 @@ def _of_line(line: str) -> Iterable[Share]:
     container, size, resource, devices, *words = line.split(" ")
     mib, percent = size.removesuffix("Mi"), size.removesuffix("%")
     amounts = (0, int(percent)) if percent != size else (int(mib), 0)
-    role = next((word for word in words if word in (INIT, SIDECAR)), MAIN)
+    role = next((word for word in words if word in (*INITS, SIDECAR)), MAIN)
     for device in devices.split(","):
         index, _, uuid = device.partition("=")
         yield Share(container, resource, int(index), uuid, *amounts, role, _FORMER in words)

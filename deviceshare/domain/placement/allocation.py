@@ -10,7 +10,7 @@ from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import NUMA, NVLINK, SWITCH, Link
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.shares import INIT, SIDECAR, Need, Request, Share, ShareRequest, share_of
+from deviceshare.domain.objects.shares import INIT, INITS, SIDECAR, Need, Request, Share, ShareRequest, share_of
 from deviceshare.domain.placement.device_states import DeviceState, device_states, free_devices, held_by
 from deviceshare.domain.placement.rooms import Room, units, used
 from deviceshare.domain.wording import listed
@@ -175,7 +175,7 @@ class _Search:
         inits: dict[str, list[Need]] = {}
         running: list[Need] = []
         for need in needs:
-            (inits.setdefault(need.container, []) if need.role == INIT else running).append(need)
+            (inits.setdefault(need.container, []) if need.role in INITS else running).append(need)
         self._inits = [_largest_first(mine) for mine in inits.values()]
         return self._running(_largest_first(running), (), set())
 
@@ -187,7 +187,8 @@ class _Search:
             more = self._each_init({part.place for part in placed})
             return None if more is None else [*placed, *more]
         need, *others = needs
-        for position in self._candidates(self._rooms, need, ()):
+        mine = {part.place for part in placed if part.need.container == need.container}
+        for position in self._candidates(self._rooms, need, (), mine):
             if not self._step():
                 return None
             room, beside = self._rooms[position], self._beside[position]
@@ -195,7 +196,8 @@ class _Search:
             self._rooms[position] = room.less(cost)
             self._beside[position] += cost if need.role == SIDECAR else 0
             # One device is as good as another with the same room, so a situation is tried once.
-            situation = len(others), self._situation()
+            taken = {*mine, position} if others and others[0].container == need.container else ()
+            situation = len(others), self._situation(taken)
             if situation not in failed:
                 parts = self._running(others, (*placed, Placed(need, position)), failed)
                 if parts is not None:
@@ -208,35 +210,40 @@ class _Search:
         """Where each init container has its parts beside the sidecars alone; best where others get theirs."""
         parts: list[Placed] = []
         for needs in self._inits:
-            rooms = [room.less(beside) for room, beside in zip(self._before, self._beside, strict=True)]
+            beside = self._beside if needs[0].role == INIT else [0] * len(self._before)
+            rooms = [room.less(taken) for room, taken in zip(self._before, beside, strict=True)]
+            mine: set[int] = set()
             for need in needs:
-                # Parts of one container are whole devices but for one, which comes last: the first that fits will do.
-                position = next(iter(self._candidates(rooms, need, preferred)), None)
+                # Parts of one container are alike but for one, which comes last: the first that fits will do.
+                position = next(iter(self._candidates(rooms, need, preferred, mine)), None)
                 if position is None:
                     return None
-                rooms[position] = rooms[position].less(units(need, rooms[position].size) or 0)
+                mine.add(position)
                 parts.append(Placed(need, position))
         return parts
 
-    def _situation(self) -> tuple[tuple[int, ...], ...]:
-        rooms = zip(self._rooms, self._before, self._beside, strict=True)
-        return tuple(sorted((now.free, before.free, now.size, beside) for now, before, beside in rooms))
+    def _situation(self, taken: Collection[int]) -> tuple[tuple[int, ...], ...]:
+        rooms = enumerate(zip(self._rooms, self._before, self._beside, strict=True))
+        return tuple(sorted((now.free, before.free, now.size, by, i in taken) for i, (now, before, by) in rooms))
 
     def _step(self) -> bool:
         self._steps -= 1
         self._effort.left -= 1
         return self._steps >= 0 and self._effort.left >= 0
 
-    def _candidates(self, rooms: Sequence[Room], need: Need, preferred: Collection[int]) -> list[int]:
-        """The devices with room for it, the best first."""
-        fits = [position for position, room in enumerate(rooms) if room.takes(need)]
+    def _candidates(
+        self, rooms: Sequence[Room], need: Need, preferred: Collection[int], mine: Collection[int]
+    ) -> list[int]:
+        """The devices with room for it, the best first, but for those of which its container has a part."""
+        fits = [position for position, room in enumerate(rooms) if room.takes(need) and position not in mine]
         sign = -1 if self._spread else 1
         # In MiB, since the same part leaves less of a smaller card; a card of unknown size counts for what it has.
         return sorted(fits, key=lambda each: (each not in preferred, sign * rooms[each].free, each))
 
 
 def _largest_first(needs: Iterable[Need]) -> list[Need]:
-    return sorted(needs, key=lambda need: (-need.percent, -need.memory_mib))
+    """The alike parts of a container one after the other, on which `_running` relies."""
+    return sorted(needs, key=lambda need: (-need.percent, -need.memory_mib, need.container))
 
 
 def how_many(share: ShareRequest, rooms: Sequence[Room], most: int, effort: Effort | None = None) -> int:

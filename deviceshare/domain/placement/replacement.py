@@ -300,7 +300,10 @@ def _rooms(ledger: NodeDevices, states: Sequence[DeviceState], mover: _Mover) ->
 
 
 def _never_had(ledger: NodeDevices, mover: _Mover, rooms: Iterable[tuple[Device, Room]]) -> list[tuple[Device, Room]]:
-    had = identities(map(ledger.present, (*mover.claim.replaced, *_devices(mover.gone))))
+    """The devices that may replace its parts': each part of a container is of another one."""
+    containers = {share.container for share in mover.gone}
+    beside = _devices(share for share in current(mover.claim.shares) if share.container in containers)
+    had = identities(map(ledger.present, (*mover.claim.replaced, *beside)))
     return [(device, room) for device, room in rooms if device.identity not in had]
 
 

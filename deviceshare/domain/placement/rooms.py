@@ -8,7 +8,7 @@ memory isn't known, a device has 100 units, one for each percent, and no room fo
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from deviceshare.domain.objects.shares import INIT, SIDECAR, WHOLE, Need, Share, in_gib
+from deviceshare.domain.objects.shares import FIRST, INITS, SIDECAR, WHOLE, Need, Share, in_gib
 
 
 class Room(NamedTuple):
@@ -56,23 +56,25 @@ def units(part: Need | Share, size: int) -> int | None:
 def used(shares: Iterable[Need | Share], size: int) -> int:
     """What the shares that one pod has, or is to get, of one device cost together: all of it, where that can't be said.
 
-    Init containers run one after the other, beside sidecars, before the others start: so of theirs the largest counts.
+    Init containers run one after the other, beside sidecars, before the others start: so of theirs the largest counts,
+    alone where it runs before every sidecar.
     """
     parts = tuple(shares)
     if len(parts) == 1:  # as most pods have; this is asked of every pod of a node at each change
         cost = units(parts[0], size)
         return capacity(size) if cost is None else cost
-    running, beside, inits = 0, 0, dict[str, int]()
+    running, beside, inits, firsts = 0, 0, dict[str, int](), dict[str, int]()
     for share in parts:
         cost = units(share, size)
         if cost is None:
             return capacity(size)
-        if share.role == INIT:
-            inits[share.container] = inits.get(share.container, 0) + cost
+        if share.role in INITS:
+            mine = firsts if share.role == FIRST else inits
+            mine[share.container] = mine.get(share.container, 0) + cost
             continue
         running += cost
         beside += cost if share.role == SIDECAR else 0
-    return max(running, beside + max(inits.values(), default=0))
+    return max(running, beside + max(inits.values(), default=0), *firsts.values())
 
 
 def mib(cost: int, size: int) -> int:

@@ -241,15 +241,40 @@ def test_a_limit_of_nothing_asks_for_nothing() -> None:
 
 
 def test_what_gpushare_knows_besides_memory_is_warned_of() -> None:
-    """Such a pod would get something else than it asks for, or wait for ever for what no node has."""
-    pod = a_pod(asking(resource=ALIYUN), {"name": "b"})
-    pod["metadata"]["labels"] = {"aliyun.com/gpu-count": "2"}
+    """With it the pod would wait for ever for what no node has."""
+    pod = a_pod(asking(resource=ALIYUN), {"name": "b", "image": "busybox"})
     pod["spec"]["containers"][1]["resources"] = {"limits": {"aliyun.com/gpu-core.percentage": "30"}}
 
-    several, cores = injection(pod).warnings
+    [cores] = injection(pod).warnings
 
-    assert several.startswith("metadata.labels[aliyun.com/gpu-count] has no meaning")
-    assert cores.startswith("spec.containers[1].resources.limits[aliyun.com/gpu-core.percentage]: ")
+    assert cores.startswith("spec.containers[1].resources.limits[aliyun.com/gpu-core.percentage] is not supported: ")
+    assert injected(pod)["spec"]["containers"][1]["resources"]["limits"] == {}
+
+
+def test_acks_label_is_a_number_of_devices() -> None:
+    """Which policies can't write; there the pod is refused with the way out."""
+    pod = a_pod(asking(resource=ALIYUN, size=8))
+    pod["metadata"]["labels"] = {"aliyun.com/gpu-count": "2"}
+    limits = injected(pod)["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {ALIYUN: 8, "deviceshare.io/gpu-count": "2"}
+
+
+@pytest.mark.parametrize("resource", [MEMORY, "deviceshare.io/gpu-mem-mib", PERCENT, ALIYUN, METAGPU])
+@pytest.mark.parametrize("count", [2, "0", "1", 65, "1500m", "-1"])
+@pytest.mark.parametrize("size", [9, 150, 1, "5000000", 1 << 31])
+def test_a_number_of_devices_is_judged_as_the_policies_do(resource: str, count: Any, size: Any) -> None:
+    """Whatever it is beside, and whatever is right of it."""
+    limits = {resource: size, "deviceshare.io/gpu-count": count}
+    injection(a_pod({"name": "main", "image": "busybox", "resources": {"limits": limits}}))
+
+
+def test_a_number_of_devices_alone_is_refused() -> None:
+    limits = {"deviceshare.io/gpu-count": "2"}
+    refusal = injection(a_pod({"name": "main", "image": "busybox", "resources": {"limits": limits}})).refusal
+    assert refusal == (
+        "spec.containers[0].resources.limits[deviceshare.io/gpu-count] says on how many devices, not how much of each:"
+        " add deviceshare.io/gpu-mem, deviceshare.io/gpu-mem-mib or deviceshare.io/gpu-percent"
+    )
 
 
 @pytest.mark.parametrize(

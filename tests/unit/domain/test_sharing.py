@@ -1,9 +1,9 @@
 """Shares are placed exactly: what brute force finds is found, and no device is ever over its size."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.objects.shares import (
+    DEVICE_COUNT,
     DIALECTS,
+    FIRST,
     GPU_MEM,
     GPU_PERCENT,
     INIT,
     MAIN,
     SIDECAR,
-    ContainerLimits,
     Need,
     Share,
     ShareRequest,
@@ -47,13 +48,14 @@ def a_request(draw: st.DrawFn) -> ShareRequest:
     """Up to four containers, each with parts as `share_request` makes them."""
     needs: list[Need] = []
     for number in range(draw(st.integers(1, 4))):
-        role = draw(st.sampled_from([MAIN, MAIN, SIDECAR, INIT]))
+        role = draw(st.sampled_from([MAIN, MAIN, SIDECAR, INIT, FIRST]))
+        count = draw(st.sampled_from([1, 1, 2, 3]))
         if draw(st.booleans()):
-            needs.append(Need(f"c{number}", memory_mib=draw(st.integers(1, 8)), role=role))
+            needs += [Need(f"c{number}", memory_mib=draw(st.integers(1, 8)), role=role)] * count
         else:
-            percent = draw(st.sampled_from([20, 30, 50, 70, 100, 150, 200]))
+            percent = draw(st.sampled_from([20, 30, 50, 70, 100, *([150, 200] if count == 1 else [])]))
             parts = [100] * (percent // 100) + [percent % 100] * bool(percent % 100)
-            needs += [Need(f"c{number}", percent=each, role=role) for each in parts]
+            needs += [Need(f"c{number}", percent=each, role=role) for each in parts * count]
     return ShareRequest(tuple(needs), (GPU_MEM, GPU_PERCENT))
 
 
@@ -69,10 +71,10 @@ def peak(needs: Sequence[Need], size: int) -> Fraction | None:
     parts = [(need, part_of(need, size)) for need in needs]
     if any(part is None for _, part in parts):
         return None
-    phases = [[part for need, part in parts if need.role != INIT]]
-    for name in {need.container for need in needs if need.role == INIT}:
-        mine = [part for need, part in parts if need.role == SIDECAR or (need.role == INIT and need.container == name)]
-        phases.append(mine)
+    phases = [[part for need, part in parts if need.role not in (INIT, FIRST)]]
+    for name, role in {(need.container, need.role) for need in needs if need.role in (INIT, FIRST)}:
+        mine = [part for need, part in parts if need.container == name]
+        phases.append(mine + [part for need, part in parts if role == INIT and need.role == SIDECAR])
     return max(sum(filter(None, phase), Fraction(0)) for phase in phases)
 
 
@@ -80,6 +82,8 @@ def fits(needs: Sequence[Need], places: Sequence[int], rooms: Sequence[Room]) ->
     """Whether these places are right: the oracle."""
     if len({rooms[place].resource for place in places}) > 1:
         return False
+    if len({(need.container, place) for need, place in zip(needs, places, strict=True)}) < len(needs):
+        return False  # two parts of a container on one device
     for position, room in enumerate(rooms):
         here = [need for need, place in zip(needs, places, strict=True) if place == position]
         most = peak(here, room.size)
@@ -202,12 +206,18 @@ QUANTITIES = st.one_of(
 )
 
 
-@given(st.lists(st.dictionaries(st.sampled_from([*DIALECTS, "cpu"]), QUANTITIES, max_size=3), max_size=3))
+class Limited(NamedTuple):
+    """A container, as far as it asks for a share."""
+
+    name: str
+    limits: Mapping[str, Any]
+    restart_policy: str | None = None
+
+
+@given(st.lists(st.dictionaries(st.sampled_from([*DIALECTS, DEVICE_COUNT, "cpu"]), QUANTITIES, max_size=3), max_size=3))
 def test_whatever_somebody_writes_is_a_share_or_has_a_fault(limits: list[dict[str, Any]]) -> None:
     """Nothing raises; a fault names the field; without one every part is within a device's bounds."""
-    share = share_request(
-        ContainerLimits(f"c{number}", f"spec.containers[{number}]", MAIN, each) for number, each in enumerate(limits)
-    )
+    share = share_request([Limited(f"c{number}", each) for number, each in enumerate(limits)])
     assert not (share.needs and share.faults)
     assert all(fault.startswith(("spec.containers[", "the pod asks")) for fault in share.faults)
     for need in share.needs:
@@ -216,3 +226,44 @@ def test_whatever_somebody_writes_is_a_share_or_has_a_fault(limits: list[dict[st
     stored = as_stored(share_of(need, Device(GPU, 1, "GPU-1")) for need in share.needs)
     read = msgspec.json.decode(msgspec.json.encode(stored), type=list[Share])
     assert read == sorted(share_of(need, Device(GPU, 1, "GPU-1")) for need in share.needs)
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [
+        ({"deviceshare.io/gpu-mem": "4", DEVICE_COUNT: "2"}, "2 x 4 GiB of a GPU"),
+        ({"deviceshare.io/gpu-percent": "100", DEVICE_COUNT: "2"}, "2 whole GPUs"),
+        ({"deviceshare.io/gpu-mem-mib": "3000", DEVICE_COUNT: "3"}, "3 x 2.9 GiB of a GPU"),
+        ({"aliyun.com/gpu-mem": "9", DEVICE_COUNT: "2"}, "2 x 4.5 GiB of a GPU"),
+        ({"aliyun.com/gpu-mem": "1", DEVICE_COUNT: "3"}, "3 x 0.3 GiB of a GPU"),
+        ({"deviceshare.io/gpu-mem": "4", DEVICE_COUNT: "0"}, "4 GiB of a GPU"),
+    ],
+)
+def test_the_same_part_of_several_devices(limits: dict[str, str], wanted: str) -> None:
+    """ACK's is divided among them."""
+    share = share_request([Limited("main", limits)])
+    assert (share.faults, share.wanted) == ((), wanted)
+
+
+@pytest.mark.parametrize(
+    ("limits", "fault"),
+    [
+        ({"deviceshare.io/gpu-percent": "150", DEVICE_COUNT: "2"}, "150 are more than one device, on each of 2"),
+        ({"deviceshare.io/gpu-mem": "1", DEVICE_COUNT: "65"}, "65 (deviceshare.io/gpu-count) is not a number of dev"),
+        ({"deviceshare.io/gpu-mem": "1", DEVICE_COUNT: "1500m"}, "1500m (deviceshare.io/gpu-count) is not a number"),
+        ({"deviceshare.io/gpu-mem-mib": "5000000"}, "5000000 MiB are more than any device has; it counts MiB, not b"),
+    ],
+)
+def test_a_wrong_number_of_devices_is_named(limits: dict[str, str], fault: str) -> None:
+    [said] = share_request([Limited("main", limits)]).faults
+    assert fault in said
+
+
+def test_an_init_container_counts_beside_the_sidecars_that_run_then() -> None:
+    """Kubernetes starts init containers in their order: one before every sidecar has the device for itself."""
+    first, sidecar, second = ({GPU_PERCENT: percent} for percent in ("60", "20", "50"))
+    main = [Limited("main", {GPU_PERCENT: "30"})]
+    early = share_request(main, [Limited("i", first), Limited("s", sidecar, "Always")])
+    assert used(early.needs, 0) == 60
+    late = share_request(main, [Limited("s", sidecar, "Always"), Limited("i", second)])
+    assert used(late.needs, 0) == 70

@@ -46,7 +46,7 @@ resourceRules:
 {{/* Whether a new pod has annotations of deviceshare's, or limits by which one asks for a share, misspelt ones too. */}}
 {{- define "deviceshare.policy.asks" -}}
 {{- $asks := printf "exists(c, has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(r, %s.exists(f, r.startsWith(f))))" (include "deviceshare.shareFamilies" . | replace "\"" "'") -}}
-(has(object.metadata.annotations) && object.metadata.annotations.exists(key, key.startsWith('deviceshare.io/'))) ||
+(has(object.metadata.annotations) && object.metadata.annotations.exists(key, key.startsWith('deviceshare.io/'){{ if has "kai" .Values.shares.dialects }} || key in ['gpu-fraction', 'gpu-memory']{{ end }})) ||
 (has(object.spec.containers) && object.spec.containers.{{ $asks }}) ||
 (has(object.spec.initContainers) && object.spec.initContainers.{{ $asks }})
 {{- end }}

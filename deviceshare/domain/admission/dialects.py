@@ -1,0 +1,220 @@
+"""What pods ask for in the words of other systems, written in deviceshare's own at admission.
+
+HAMi's limits and KAI's annotations can't stay: `nvidia.com/gpu` would have the kubelet allocate whole devices, and
+neither scheduler nor kubelet reads the annotations. gpushare's and MetaGPU's limits stay as they are (shares.DIALECTS);
+of gpushare's a label is translated. What a system has and deviceshare doesn't is removed with a warning, or refused.
+
+HAMi: https://project-hami.io/docs/userguide/nvidia-device/specify-device-memory-usage
+KAI: https://github.com/kai-scheduler/KAI-Scheduler/tree/main/docs/gpu-sharing
+ACK: https://www.alibabacloud.com/help/en/ack/ack-managed-and-ack-dedicated/user-guide/use-multi-gpu-sharing
+"""
+
+from collections.abc import Collection, Iterator
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from deviceshare.domain import contract, vendors
+from deviceshare.domain.admission.drafts import (
+    CORES,
+    SEVERAL,
+    STRATEGIES,
+    Draft,
+    DraftContainer,
+    DraftResources,
+    Json,
+    Systems,
+)
+from deviceshare.domain.objects.printable import printable, quoted
+from deviceshare.domain.objects.quantities import amount, is_some
+from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, DEVICE_COUNT, GPU_MEM_MIB, GPU_PERCENT, GPUSHARE, WHOLE
+
+HAMI, KAI = "hami", "kai"
+OPT_IN: Final = (HAMI, KAI)
+"""Served where a setting names them: these systems may run beside deviceshare, on other nodes."""
+
+WARN, REFUSE = "warn", "refuse"
+UNSUPPORTED: Final = (WARN, REFUSE)
+"""What becomes of a pod that asks for what deviceshare doesn't have: the request is removed, or the pod refused."""
+
+_HAMI_PARTS: Final = {"nvidia.com/gpumem": GPU_MEM_MIB, "nvidia.com/gpumem-percentage": GPU_PERCENT}
+_LACKING: Final = {
+    "nvidia.com/gpucores": "computing time isn't divided",
+    "nvidia.com/priority": "containers have no priority on a device (turns have: docs/turns.md)",
+    CORES: "computing time isn't divided",
+}
+"""Limits, and why they can't be kept."""
+_HAMI_STRATEGY: Final = "hami.io/gpu-scheduler-policy"
+_HAMI_CHOICE: Final = frozenset(
+    f"nvidia.com/{each}" for each in ("use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid", "vgpu-mode")
+)
+_KAI_FRACTION, _KAI_MEMORY = "gpu-fraction", "gpu-memory"
+_KAI_CONTAINER, _KAI_COUNT = "gpu-fraction-container-name", "gpu-fraction-num-devices"
+_SCHEDULERS: Final = ("hami-scheduler", "kai-scheduler")
+
+MARKERS: Final = {HAMI: tuple(_HAMI_PARTS)[:1], KAI: (_KAI_FRACTION, _KAI_MEMORY)}
+"""By system, what is in every pod that asks in its words."""
+
+
+class Translation(NamedTuple):
+    """A pod in deviceshare's words."""
+
+    pod: Draft
+    patch: tuple[Json, ...] = ()
+    """What makes the author's pod this one (RFC 6902)."""
+    warnings: tuple[str, ...] = ()
+    fault: str = ""
+
+
+def translated(pod: Draft, dialects: Systems, unsupported: str) -> Translation:
+    """The pod with what it asks for in the words of the systems that are served; unchanged where it is in our own."""
+    work = _Work(pod)
+    if GPUSHARE in dialects:
+        work.gpushare()
+    if HAMI in dialects:
+        work.hami()
+    if KAI in dialects:
+        work.kai()
+    fault = work.fault or ("; ".join(work.lacking) if unsupported == REFUSE else "")
+    return Translation(work.pod, tuple(work.patch), (*work.warnings, *work.lacking), fault)
+
+
+class _Place(NamedTuple):
+    """A container that may ask for a share."""
+
+    kind: str
+    position: int
+    container: DraftContainer
+
+    @property
+    def limits(self) -> Json:
+        return self.container.limits
+
+    def has(self, name: str) -> bool:
+        """Whether it asks for some of this."""
+        return is_some(self.limits.get(name))
+
+
+class _Work:
+    """One translation under way."""
+
+    def __init__(self, pod: Draft) -> None:
+        self.pod = pod
+        self.patch: list[Json] = []
+        self.warnings: list[str] = []
+        self.lacking: list[str] = []
+        """What it asks for that deviceshare doesn't have."""
+        self.fault = ""
+
+    def gpushare(self) -> None:
+        """ACK's label divides the memory of each container that asks for some; gpushare itself has only one device."""
+        number, places = (self.pod.metadata.labels or {}).get(SEVERAL), list(self._places())
+        if not any(place.has(ALIYUN_GPU_MEM) for place in places):
+            return
+        for place in places:
+            divides = number is not None and place.has(ALIYUN_GPU_MEM) and DEVICE_COUNT not in place.limits
+            self._change(place, {DEVICE_COUNT: number} if divides else {}, self._unsupported(place, (CORES,)))
+
+    def hami(self) -> None:
+        """`nvidia.com/gpu: N` beside a part is a number of devices; alone it is the device plugin's."""
+        places = list(self._places())
+        if not any(place.has(name) for place in places for name in _HAMI_PARTS):
+            return
+        for place in places:
+            gone = self._unsupported(place, _LACKING)
+            if not any(map(place.has, _HAMI_PARTS)):
+                self._change(place, {}, gone)
+                continue
+            ours = {_HAMI_PARTS[name]: place.limits[name] for name in _HAMI_PARTS if place.has(name)}
+            if place.has(vendors.NVIDIA.resource):
+                ours[DEVICE_COUNT] = place.limits[vendors.NVIDIA.resource]
+            self._change(place, ours, [*_HAMI_PARTS, vendors.NVIDIA.resource, *gone])
+        annotations = self.pod.metadata.annotations or {}
+        for name in annotations.keys() & _HAMI_CHOICE:
+            self._lacks(f"metadata.annotations[{name}]", "it chooses no device here; choose nodes by spec.nodeSelector")
+        strategy = annotations.get(_HAMI_STRATEGY, "")
+        if strategy in STRATEGIES and contract.STRATEGY not in annotations:
+            self._annotate(contract.STRATEGY, strategy)
+        elif strategy not in ("", *STRATEGIES):
+            self._lacks(f"metadata.annotations[{_HAMI_STRATEGY}]", f"{quoted(strategy)} is no strategy")
+        self._leave_scheduler()
+
+    def kai(self) -> None:
+        """The annotations are about one container, the first where they don't name one."""
+        annotations = self.pod.metadata.annotations or {}
+        found = [name for name in (_KAI_FRACTION, _KAI_MEMORY) if annotations.get(name)]
+        if not found:
+            return
+        name, places = annotations.get(_KAI_CONTAINER, ""), list(self._places())
+        place = next((each for each in places if not name or each.container.name == name), None)
+        if place is None:
+            self.fault = f"metadata.annotations[{_KAI_CONTAINER}]: {quoted(name)} is no container of the pod"
+            return
+        if len(found) > 1:
+            self.fault = f"metadata.annotations[{_KAI_MEMORY}] and {_KAI_FRACTION} are both there; keep one of them"
+            return
+        value = annotations[found[0]]
+        if (size := amount(value)) is None or size <= 0 or (found[0] == _KAI_FRACTION and size > 1):
+            what = "a part of a device, such as 0.5" if found[0] == _KAI_FRACTION else "MiB of device memory"
+            self.fault = f"metadata.annotations[{found[0]}]: {quoted(value)} isn't {what}"
+            return
+        ours = {GPU_MEM_MIB: value} if found[0] == _KAI_MEMORY else {GPU_PERCENT: self._percent(value, size)}
+        if count := annotations.get(_KAI_COUNT):
+            ours[DEVICE_COUNT] = count
+        # Admission may see the pod twice, and people copy pods.
+        if any(place.limits.get(limit) != quantity for limit, quantity in ours.items()):
+            self._change(place, ours)
+        self._leave_scheduler()
+
+    def _percent(self, text: str, size: Fraction) -> str:
+        percent = max(int(size * WHOLE), 1)
+        if size * WHOLE != percent:
+            counts = f"{printable(text)} counts as {percent} hundredths of a device, the smallest parts that there are"
+            self.warnings.append(f"metadata.annotations[{_KAI_FRACTION}]: {counts}")
+        return str(percent)
+
+    def _places(self) -> Iterator[_Place]:
+        for kind, containers in self.pod.spec.lists()[:2]:
+            yield from (_Place(kind, position, each) for position, each in enumerate(containers or ()))
+
+    def _unsupported(self, place: _Place, names: Collection[str]) -> list[str]:
+        """Those of these limits that the container has."""
+        found = list(filter(place.has, names))
+        for name in found:
+            self._lacks(f"spec.{place.kind}[{place.position}].resources.limits[{name}]", _LACKING[name])
+        return found
+
+    def _lacks(self, where: str, why: str) -> None:
+        self.lacking.append(f"{where} is not supported: {why}")
+
+    def _change(self, place: _Place, ours: Json, gone: Collection[str] = ()) -> None:
+        """The container with these limits, and without those."""
+        resources, path = place.container.resources, f"/spec/{place.kind}/{place.position}/resources"
+        if not ours and place.limits.keys().isdisjoint(gone):
+            return
+        # The API server fills in the requests of such resources by their limits, and did so before it asked us.
+        limits, requests = (
+            {name: quantity for name, quantity in (each or {}).items() if name not in gone} | ours
+            for each in (place.limits, resources and resources.requests)
+        )
+        if resources is None:
+            self.patch.append({"op": "add", "path": path, "value": {"limits": limits, "requests": requests}})
+        else:
+            self.patch.append({"op": "add", "path": f"{path}/limits", "value": limits})
+            self.patch.append({"op": "add", "path": f"{path}/requests", "value": requests})
+        field = "containers" if place.kind == "containers" else "init_containers"
+        containers = list(getattr(self.pod.spec, field))
+        containers[place.position] = replace(place.container, resources=DraftResources(limits, requests))
+        spec: Any = {field: containers}
+        self.pod = replace(self.pod, spec=replace(self.pod.spec, **spec))
+
+    def _annotate(self, key: str, value: str) -> None:
+        annotations = {**(self.pod.metadata.annotations or {}), key: value}
+        self.patch.append({"op": "add", "path": f"/metadata/annotations/{key.replace('/', '~1')}", "value": value})
+        self.pod = replace(self.pod, metadata=replace(self.pod.metadata, annotations=annotations))
+
+    def _leave_scheduler(self) -> None:
+        """The other system's would look for devices that no node has; `pod_injection` names ours in its place."""
+        if self.pod.spec.scheduler_name in _SCHEDULERS:
+            self.pod = replace(self.pod, spec=replace(self.pod.spec, scheduler_name=None))
