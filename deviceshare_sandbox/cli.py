@@ -12,8 +12,11 @@ import click
 
 from deviceshare.cli.output import JSON, TABLE, FilteringConsole, print_answer, say, show, styled, table
 from deviceshare.domain.admission import settings
+from deviceshare.domain.admission.dialects import OPT_IN
 from deviceshare.domain.admission.settings import EXTENDER, GATES
+from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.vendors import NVIDIA
+from deviceshare.run.options import SYSTEM_NAMES
 from deviceshare_sandbox import (
     Layout,
     Options,
@@ -96,6 +99,13 @@ Examples:
     "--gates", is_flag=True, help="Place pods by scheduling gates, without a scheduler of ours. Kubernetes 1.27."
 )
 @click.option(
+    "--dialects",
+    type=SYSTEM_NAMES,
+    default=",".join(SYSTEMS),
+    show_default=True,
+    help=f"In whose words pods may ask for shares, besides ours: {', '.join((*SYSTEMS, *OPT_IN))}.",
+)
+@click.option(
     "--agents", is_flag=True, help="Run an agent on each simulated node, over GPUs by a script, for top and turns."
 )
 @click.option("--bare", is_flag=True, help="Leave CRDs, RBAC and scheduler out too, for the chart to install them.")
@@ -106,6 +116,7 @@ def up(
     directory: Path,
     admission: str,
     *,
+    dialects: frozenset[str],
     real_node: bool,
     detach: bool,
     no_deviceshare: bool,
@@ -127,6 +138,7 @@ def up(
         resource=resource,
         real_node=real_node,
         admission=admission,
+        dialects=tuple(sorted(dialects)),
         placement=GATES if gates else EXTENDER,
         agents=agents and not bare,
         deviceshare=not (no_deviceshare or bare),

@@ -158,7 +158,7 @@ class Components:
         program = [self._options.program] if self._options.program else ["-m", "deviceshare"]
         command = [sys.executable, *program, "run"]
         command += ["--roles", "controller,extender,webhook", "--identity", IDENTITY]
-        command += ["--placement", self._options.placement]
+        command += ["--placement", self._options.placement, "--dialects", ",".join(self._options.dialects)]
         command += ["--kubeconfig", str(self._layout.kubeconfig_of("deviceshare"))]
         command += ["--extender-bind", f"127.0.0.1:{self._ports.extender}"]
         command += ["--ui-bind", f"127.0.0.1:{self._ports.ui}", "--probe-bind", probe]

@@ -15,7 +15,7 @@ from deviceshare.domain.admission.settings import WEBHOOKS
 from deviceshare.domain.contract import NAMESPACE
 from deviceshare_sandbox.binaries import Binaries
 from deviceshare_sandbox.reports import SandboxError
-from deviceshare_sandbox.state import Layout, SandboxPlan
+from deviceshare_sandbox.state import Layout, Options, SandboxPlan
 
 Json = dict[str, Any]
 
@@ -49,7 +49,7 @@ async def install(layout: Layout, plan: SandboxPlan, *, webhook_url: str) -> Non
         _write(rights, [_ALICE])
         await _kubectl(layout, plan.binaries, "apply", f"--filename={rights}")
         return
-    rendered = render(plan.admission, plan.options.placement, plan.binaries.version)
+    rendered = render(plan.admission, plan.options, plan.binaries.version)
     definitions = [each for each in rendered if each["kind"] == "CustomResourceDefinition"]
     _write(rights, [_NAMESPACE, *definitions, *(each for each in rendered if each["kind"] in _RIGHTS), _ALICE])
     reviews = [each for each in rendered if each["kind"].endswith(_ADMISSION)]
@@ -62,10 +62,11 @@ async def install(layout: Layout, plan: SandboxPlan, *, webhook_url: str) -> Non
     await _kubectl(layout, plan.binaries, "wait", "--for=condition=Established", f"--timeout={_TIMEOUT:.0f}s", *names)
 
 
-def render(admission: str, placement: str, version: str) -> list[Json]:
+def render(admission: str, options: Options, version: str) -> list[Json]:
     """The chart for this Kubernetes version. Its agents may evict pods, and tell them no address: they have none."""
     agent = {"enabled": True, "enforce": "evict", "pods": {"enabled": False}}
-    values = {"admission": admission, "placement": placement, "agent": agent}
+    values: Json = {"admission": admission, "placement": options.placement, "agent": agent}
+    values["shares"] = {"dialects": list(options.dialects)}
     # Not sooner: it loads a library whose threads don't survive the fork by which a supervisor leaves its parent.
     from charts import helm  # noqa: PLC0415
 

@@ -14,7 +14,9 @@ import msgspec
 
 from deviceshare.domain import vendors
 from deviceshare.domain.admission import settings
+from deviceshare.domain.admission.dialects import OPT_IN
 from deviceshare.domain.admission.settings import EXTENDER
+from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare_sandbox.binaries import Binaries, Programs
 from deviceshare_sandbox.reports import SandboxError
 
@@ -40,6 +42,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Whether etcd waits for the disk at each write, as in a real cluster. Nothing here must survive a power cut."""
     bare: bool = False
     """Whether the cluster has nothing of deviceshare at all, no CRDs, rights or scheduler, for its chart to bring."""
+    dialects: tuple[str, ...] = SYSTEMS
+    """The other systems in whose words pods may ask for shares."""
     placement: str = EXTENDER
     """Who chooses pods' nodes: `extender`, or `gates` (Kubernetes 1.27 and later), where no scheduler of ours runs."""
     agents: bool = False
@@ -61,7 +65,9 @@ class SandboxPlan(msgspec.Struct, frozen=True):
     @property
     def admission(self) -> str:
         """One of modes.MODES."""
-        return settings.chosen(self.options.admission, self.binaries.minor)
+        auto = settings.WEBHOOKS if {*self.options.dialects} & {*OPT_IN} else settings.AUTO  # as the chart chooses
+        wanted = self.options.admission
+        return settings.chosen(auto if wanted == settings.AUTO else wanted, self.binaries.minor)
 
 
 class Ports(msgspec.Struct, frozen=True):

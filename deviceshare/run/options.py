@@ -34,7 +34,7 @@ from deviceshare.run.settings import OFF, ON, RECREATE, UNINJECTED_MODES
 ROLES: Final = ("controller", "extender", "webhook")
 _ROLES: Final = Words("ROLE[,ROLE…]", lambda word: word in ROLES, f"name some of {', '.join(ROLES)}", empty=False)
 _SYSTEMS: Final = (*SYSTEMS, *OPT_IN)
-_DIALECTS: Final = Words(
+SYSTEM_NAMES: Final = Words(
     "SYSTEM[,SYSTEM…]", lambda word: word in _SYSTEMS, f"name some of {', '.join(_SYSTEMS)}, or none"
 )
 _SCHEDULERS: Final = Words(
@@ -114,7 +114,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         flag(
             "--dialects",
-            type=_DIALECTS,
+            type=SYSTEM_NAMES,
             default=",".join(SYSTEMS),
             help="The other systems in whose words pods may ask for a share of a device: gpushare, metagpu, hami, kai.",
         ),

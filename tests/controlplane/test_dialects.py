@@ -1,8 +1,10 @@
-"""Manifests written for gpushare and MetaGPU run unchanged, in a cluster where no node advertises their resources.
+"""Manifests of gpushare, MetaGPU, HAMi and KAI run unchanged, in a cluster where no node advertises their resources.
 
 The manifests are in the shape of these projects' samples (AliyunContainerService/gpushare-scheduler-extender, `samples`
 and its user guide; AliyunContainerService/gpushare-device-plugin, `demo`; cnvrg/metagpu, README), but for
-`apps/v1beta1`, which no API server has served since 1.16. They name no scheduler, no node and no variable.
+`apps/v1beta1`, which no API server has served since 1.16. They name no scheduler, no node and no variable. Those of
+HAMi and KAI are in the shape of Project-HAMi/HAMi, `examples/nvidia`, and kai-scheduler/KAI-Scheduler,
+`docs/gpu-sharing`.
 """
 
 import json
@@ -19,8 +21,9 @@ import msgspec
 import pytest
 import yaml
 
+from deviceshare.domain.admission.dialects import OPT_IN
 from deviceshare.domain.objects.ledger import Claim
-from deviceshare.domain.objects.shares import as_stored
+from deviceshare.domain.objects.shares import SYSTEMS, as_stored
 from deviceshare_sandbox import ENV, Options, Sandbox, running
 
 Json = dict[str, Any]
@@ -30,7 +33,7 @@ NODES, DEVICES, SIZE = 2, 4, 16384
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Sandbox]:
     """Of its own: the manifests may go to any node."""
-    with running(Options(nodes=NODES, devices=DEVICES)) as started:
+    with running(Options(nodes=NODES, devices=DEVICES, dialects=(*SYSTEMS, *OPT_IN))) as started:
         yield started
 
 
@@ -222,6 +225,71 @@ def test_metagpus_pod(cluster: Sandbox, amount: str, devices: int) -> None:
     assert len(set(env["NVIDIA_VISIBLE_DEVICES"].split(","))) == devices
     assert env["METAGPU_MAX_MEM"] == str(sum(SIZE * part // 100 for part in ([30] if amount == "30" else [100, 50])))
     assert sum(share["percent"] for share in claims(cluster)) == int(amount)
+
+
+HAMI = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: hami, labels: {app: hami}}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: hami}}
+  template:
+    metadata: {labels: {app: hami}}
+    spec:
+      schedulerName: default-scheduler
+      tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]
+      containers:
+      - name: cuda-sample-vector-add
+        image: example.com/cuda-sample
+        resources: {limits: ASKED}
+"""
+KAI = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: gpu-sharing
+  labels: {kai.scheduler/queue: default-queue}
+  annotations: ASKED
+spec:
+  schedulerName: kai-scheduler
+  containers:
+  - name: sidecar
+    image: example.com/busybox
+    args: [sleep, infinity]
+  - name: gpu-workload
+    image: example.com/cuda
+    command: [nvidia-smi]
+    args: [-L]
+"""
+ACK = DEPLOYMENT.replace("metadata: {labels: {app: binpack-1}}", "metadata: {labels: LABELS}").replace(
+    "LABELS", "{app: binpack-1, aliyun.com/gpu-count: '2'}"
+)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "asked", "size", "devices"),
+    [
+        (HAMI, "{nvidia.com/gpu: 1, nvidia.com/gpumem: 3000, nvidia.com/gpucores: 30}", ("memoryMib", 3000), 1),
+        (HAMI, "{nvidia.com/gpu: 2, nvidia.com/gpumem-percentage: 50}", ("percent", 50), 2),
+        (HAMI, "{nvidia.com/gpu: 2, nvidia.com/gpumem-percentage: 100}", ("percent", 100), 2),
+        (KAI, "{gpu-fraction: '0.5', gpu-fraction-container-name: gpu-workload}", ("percent", 50), 1),
+        (KAI, "{gpu-memory: '2000', gpu-fraction-num-devices: '2'}", ("memoryMib", 2000), 2),
+        (ACK, "", ("memoryMib", 1024), 2),
+    ],
+)
+def test_other_systems_parts(cluster: Sandbox, manifest: str, asked: str, size: tuple[str, int], devices: int) -> None:
+    """Each of a device of its own; the container that asks sees these devices, and others none."""
+    apply(cluster, manifest.replace("ASKED", asked))
+    eventually(lambda: phases(cluster), lambda found: found == ["Running"])
+    found, (pod,) = claims(cluster), pods(cluster)
+    assert [(key, each[key]) for each in found for key in ("memoryMib", "percent") if key in each] == [size] * devices
+    assert len({each["node"] for each in found}) == 1
+    given = {str(each["index"]) for each in found}
+    assert len(given) == devices
+    env = json.loads(pod["metadata"]["annotations"][ENV])
+    seen = {name: set(each.get("NVIDIA_VISIBLE_DEVICES", "").split(",")) for name, each in env.items()}
+    assert seen == {name: given if name == found[0]["container"] else {""} for name in seen}
 
 
 def test_eight_devices_are_filled_to_the_last_share_that_fits(cluster: Sandbox) -> None:

@@ -131,7 +131,7 @@ class _Work:
                 ours[DEVICE_COUNT] = place.limits[vendors.NVIDIA.resource]
             self._change(place, ours, [*_HAMI_PARTS, vendors.NVIDIA.resource, *gone])
         annotations = self.pod.metadata.annotations or {}
-        for name in annotations.keys() & _HAMI_CHOICE:
+        for name in sorted(annotations.keys() & _HAMI_CHOICE):
             self._lacks(f"metadata.annotations[{name}]", "it chooses no device here; choose nodes by spec.nodeSelector")
         strategy = annotations.get(_HAMI_STRATEGY, "")
         if strategy in STRATEGIES and contract.STRATEGY not in annotations:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from charts import helm
-from deviceshare.domain.admission.settings import EXTENDER, GATES, POLICIES, WEBHOOKS
+from deviceshare.domain.admission.settings import GATES, POLICIES, WEBHOOKS
 from deviceshare_sandbox import install
 from deviceshare_sandbox.binaries import Binaries
 from deviceshare_sandbox.state import Layout, Options, SandboxPlan
@@ -26,7 +26,7 @@ def webhooks(documents: list[Json]) -> dict[str, Json]:
 @pytest.mark.parametrize("version", ["1.20.2", "1.34.0"])
 def test_webhooks_are_the_charts_but_for_their_address(version: str) -> None:
     """Each keeps its path, and trusts the sandbox's authority."""
-    here = install.render(WEBHOOKS, EXTENDER, f"v{version}")
+    here = install.render(WEBHOOKS, Options(), f"v{version}")
     install.lead_here([each for each in here if "webhooks" in each], "https://127.0.0.1:1", b"authority")
     chart = webhooks(helm.render({"admission": "webhooks", "agent": {"enabled": True}}, version))
     found = webhooks(here)
