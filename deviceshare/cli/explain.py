@@ -24,6 +24,7 @@ from deviceshare.cli.parameters import (
     suggestion,
 )
 from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, labels_text, look
+from deviceshare.domain import contract
 from deviceshare.domain.admission.bypasses import bypasses
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.pod_injection import inject
@@ -204,7 +205,8 @@ async def _explained(api: "Api", kind: Kind[_Workload], name: str, namespace: st
     template = found.spec.template
     concern = template.concern(DEFAULTS.dialects)
     injection = inject(template, seen.groups.get(concern.group) if concern else None, settings=DEFAULTS)
-    warnings = [*injection.warnings, *(bypasses(template) if concern else ())]
+    told = "\n".join(pod.metadata.annotations.get(contract.WARNINGS, "") for pod in pods).split("\n")
+    warnings = [*(dict.fromkeys(filter(None, told)) or injection.warnings), *(bypasses(template) if concern else ())]
     refused = await _refused(api, owners, namespace, has_pods=bool(pods)) or injection.refusal
     if concern is None and not (pods or refused):
         answer = replace(

@@ -66,6 +66,9 @@ PLACED_ON: Final = f"{PREFIX}placed-on"
 PLACEMENT_GATE: Final = f"{PREFIX}placement"
 """The scheduling gate of pods that deviceshare's leader places, in clusters without a kube-scheduler of our own."""
 
+WARNINGS: Final = f"{PREFIX}warnings"
+"""What admission warned of, in lines, written by the webhook at the pod's creation. It gives nothing: anybody may."""
+
 # On pods: written by the Job controller.
 JOB_INDEX_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"
 """Of an indexed Job's pod: how many pods of its index failed before it."""
@@ -96,7 +99,7 @@ REBIND: Final = f"{PREFIX}rebind"
 """Asks for other devices in place of unhealthy ones; the value, new each time, names the request."""
 
 ON_PODS: Final = USERS | {
-    *(SELECTED_DEVICES, GROUP_UID, POD_UID, SHARES, PLACED_ON),
+    *(SELECTED_DEVICES, GROUP_UID, POD_UID, SHARES, PLACED_ON, WARNINGS),
     *(WOKEN_AT, NOMINATED_NODE, BIND_FENCE, ENDED, FORMER_DEVICES, REBIND),
 }
 """The annotations of pods, but for those of vendors and of containers (shares.is_annotation)."""

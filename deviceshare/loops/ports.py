@@ -164,7 +164,10 @@ class ObjectChange(NamedTuple, Generic[T]):
     @property
     def sides(self) -> tuple[T, ...]:
         """The object as it was and as it is, as far as it existed and exists."""
-        return tuple(side for side in (self.old, self.new) if side is not None)
+        # Read some thirty times for each change of a pod, so without a generator.
+        if self.old is None:
+            return () if self.new is None else (self.new,)
+        return (self.old,) if self.new is None else (self.old, self.new)
 
 
 Watcher = Callable[[ObjectChange[Any]], object]

@@ -148,9 +148,9 @@ class Draft(Struct, frozen=True, rename="camel"):
                 meant = listed(sorted(contract.USERS), link="or")
                 return f"metadata.annotations[{key}] means nothing to deviceshare: did you mean {meant}?"
         served = [row for name, row in sorted(DIALECTS.items()) if name not in _off(dialects)]
-        for where, name, _, alone in self._limits():
+        for where, name, limits in self._limits():
             meant = listed((row.resource for row in served if name.startswith(row.family)), link="or")
-            if name == DEVICE_COUNT and alone:
+            if name == DEVICE_COUNT and not any(is_some(limits.get(each)) for each in DIALECTS):
                 return f"{where} says on how many devices, not how much of each: add {meant}"
             if meant and name not in DIALECTS and name not in (*OF_OTHERS, DEVICE_COUNT):
                 return f"{where} means nothing to deviceshare: did you mean {meant}?"
@@ -159,20 +159,17 @@ class Draft(Struct, frozen=True, rename="camel"):
     @property
     def asks_for_nothing(self) -> str:
         """Where a container's limit says 0 of a device, as charts write it; "" where none does."""
-        return next((where for where, name, size, _ in self._limits() if name in DIALECTS and amount(size) == 0), "")
+        zeros = (where for where, name, limits in self._limits() if name in DIALECTS and amount(limits[name]) == 0)
+        return next(zeros, "")
 
-    def _limits(self) -> Iterator[tuple[str, str, Any, bool]]:
-        """The containers' limits by which they ask for shares, or may mean to: where each is, its name, how much.
-
-        And whether the container asks for no share that is right.
-        """
+    def _limits(self) -> Iterator[tuple[str, str, Json]]:
+        """The limits by which containers ask for shares, or may mean to: where each is, its name, the container's."""
         for kind, containers in self.spec.lists()[:2]:
             for position, container in enumerate(containers or ()):
                 limits = container.limits
-                alone = not any(is_some(limits.get(name)) for name in DIALECTS)
-                for name, quantity in sorted(limits.items()):
+                for name in sorted(limits):
                     if name.startswith(FAMILIES):
-                        yield f"spec.{kind}[{position}].resources.limits[{name}]", name, quantity, alone
+                        yield f"spec.{kind}[{position}].resources.limits[{name}]", name, limits
 
 
 def concerns(labels: Names, annotations: Names, share: ShareRequest = NO_SHARE, dialects: Systems = SYSTEMS) -> bool:
@@ -209,7 +206,8 @@ def concern_of(labels: Names, annotations: Names, share: ShareRequest, dialects:
 
 def is_ours_alone(key: str) -> bool:
     """Whether only deviceshare may write the annotation with this name on a pod that concerns it."""
-    return (key.startswith(contract.PREFIX) and key not in contract.USERS) or vendors.is_cdi_annotation(key)
+    ours = key.startswith(contract.PREFIX) and key not in contract.USERS and key != contract.WARNINGS
+    return ours or vendors.is_cdi_annotation(key)
 
 
 def _share_fault(share: ShareRequest, dialects: Systems) -> str:

@@ -65,7 +65,10 @@ def inject(
     name, share = concern.group, concern.share
     asking = _shares_of(pod.spec, share) if share else {}
     patch, warnings = [*translation], [*told]
-    _remove(concern.ours, patch, warnings)
+    # Only deviceshare may write these: such a pod was copied from one that had devices.
+    patch += ({"op": "remove", "path": _pointer("annotations", key)} for key in concern.ours)
+    removed = "is removed: deviceshare sets it when the pod gets devices"
+    passing = [f"metadata.annotations[{key}] {removed}" for key in concern.ours]
     patch += _label(pod, name)
     patch += _scheduling(pod.spec, share, settings)
     patch += _tolerations(pod.spec, share, settings)
@@ -73,9 +76,10 @@ def inject(
     of_containers = _environments(pod.spec.lists(), asking, settings, in_group=bool(name))
     patch += of_containers.patch
     warnings += of_containers.warnings
+    patch += _kept(pod, warnings)
     if name and group is None and group_known:
-        warnings.append(f"SharedDeviceGroup {name!r} doesn't exist yet; the pod waits for it (kubectl get sdg)")
-    return Injection(patch, warnings)
+        passing.append(f"SharedDeviceGroup {name!r} doesn't exist yet; the pod waits for it (kubectl get sdg)")
+    return Injection(patch, [*passing, *warnings])
 
 
 def inject_ephemeral(pod: Draft, existing: Collection[str], settings: InjectionSettings = DEFAULTS) -> Injection:
@@ -93,11 +97,22 @@ def inject_ephemeral(pod: Draft, existing: Collection[str], settings: InjectionS
 # The pod, but for its containers.
 
 
-def _remove(own: list[str], patch: list[Json], warnings: list[str]) -> None:
-    """Removes what only deviceshare may write: such a pod was copied from one that had devices."""
-    patch += ({"op": "remove", "path": _pointer("annotations", key)} for key in own)
-    removed = "is removed: deviceshare sets it when the pod gets devices"
-    warnings += (f"metadata.annotations[{key}] {removed}" for key in own)
+def _kept(pod: Draft, warnings: Sequence[str]) -> list[Json]:
+    """The warnings on the pod itself, since nobody reads those that a controller gets.
+
+    What is there already is of this creation, which other webhooks may have had reviewed once more, or was copied.
+    """
+    annotations = pod.metadata.annotations
+    before = list(filter(None, (annotations or {}).get(contract.WARNINGS, "").split("\n")))
+    text = "\n".join([*before, *(each for each in warnings if each not in before)])[:_LONGEST_WARNINGS]
+    if not warnings or text == "\n".join(before):
+        return []
+    if annotations is None:
+        return [_set("/metadata/annotations", {contract.WARNINGS: text})]
+    return [_set(_pointer("annotations", contract.WARNINGS), text)]
+
+
+_LONGEST_WARNINGS: Final = 1024
 
 
 def _label(pod: Draft, name: str) -> list[Json]:

@@ -4,7 +4,6 @@ The reason is that of the group's condition and event, from the same function.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -120,16 +119,10 @@ def preemption(fleet: Fleet, pod: Pod, group: Group | None, everyone: Collection
 
 def rolling_update(fleet: Fleet, pod: Pod, everyone: Iterable[Pod]) -> str:
     """Which pod of an earlier version of its Deployment has the share that the pod waits for, and what to do; or ""."""
-    mine = pod.metadata.controller
-    if mine is None or mine.kind != _REPLICA_SET or pod.group or not pod.share:
-        return ""
-    for old in everyone:
+    mine, name = pod.metadata.controller, deployment_of(pod)
+    for old in everyone if mine and name else ():
         theirs, ledger = old.metadata.controller, fleet.ledger(old.node)
-        if theirs is None or ledger is None or old.metadata.uid not in ledger.claims or theirs.uid == mine.uid:
-            continue
-        # A Deployment calls its ReplicaSets by its own name and a digest of their template.
-        same = (old.metadata.namespace, theirs.kind, theirs.name.rpartition("-")[0])
-        if same != (pod.metadata.namespace, _REPLICA_SET, mine.name.rpartition("-")[0]):
+        if ledger is None or old.metadata.uid not in ledger.claims or deployment_of(old) != name or theirs == mine:
             continue
         rest = {uid: claim for uid, claim in ledger.claims.items() if uid != old.metadata.uid}
         rooms = allocation.available(replace(ledger, spec=replace(ledger.spec, claims=rest))).rooms
@@ -139,7 +132,15 @@ def rolling_update(fleet: Fleet, pod: Pod, everyone: Iterable[Pod]) -> str:
     return ""
 
 
-_REPLICA_SET: Final = "ReplicaSet"
+def deployment_of(pod: Pod) -> tuple[str, str] | None:
+    """Namespace and name of the Deployment of a pod with a share; None where it has no share, or is of none.
+
+    A Deployment calls its ReplicaSets by its own name and a digest of their template.
+    """
+    owner = pod.metadata.controller
+    if owner is None or owner.kind != "ReplicaSet" or pod.group or not pod.share:
+        return None
+    return pod.metadata.namespace, owner.name.rpartition("-")[0]
 
 
 def explain_group(
@@ -191,7 +192,8 @@ def explain_pod(
         found = replace(found, facts={**found.facts, "rolling update": update, "preemption": goes})
     else:
         found = _not_pending(fleet, pod, group, of_group)
-    return replace(found, facts=_known({_HIDDEN: pod.metadata.fault, **found.facts}))
+    warned = pod.metadata.annotations.get(contract.WARNINGS, "").replace("\n", "; ")
+    return replace(found, facts=_known({_HIDDEN: pod.metadata.fault, **found.facts, "admission warned": warned}))
 
 
 def _stated(group: Group, *, partly_seen: bool) -> dict[str, Reason]:

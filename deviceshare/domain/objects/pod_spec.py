@@ -3,12 +3,13 @@
 from collections.abc import Collection, Iterable
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.nodes import Affinity, Toleration
 from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.quantities import Quantity, is_some
-from deviceshare.domain.objects.shares import DIALECTS, ShareRequest, share_request
+from deviceshare.domain.objects.shares import DIALECTS, NO_SHARE, ShareRequest, share_request
 
 # Container states, which prove that a pod's containers have ended; its phase alone doesn't.
 #
@@ -158,10 +159,12 @@ class PodSpec(Struct, frozen=True, gc=False, rename="camel"):
     preemption_policy: str = ""
     overhead: dict[str, Quantity] = field(default_factory=dict)
 
-    @property
-    def share(self) -> ShareRequest:
-        """The parts of devices that its containers ask for."""
-        return share_request(self.containers, self.init_containers)
+    share: ShareRequest = field(default=NO_SHARE, name="-share")
+    """The parts of devices that its containers ask for: computed once, since it is read some thirty times of each pod
+    on its way to a node. No API server sends this field, and what somebody else does is replaced."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "share", share_request(self.containers, self.init_containers))
 
 
 class ExtendedResourceRequest(Struct, frozen=True, gc=False, rename="camel"):

@@ -18,6 +18,7 @@ from deviceshare.domain.objects.shares import GROUP, Holder, Request
 from deviceshare.domain.placement import shared_resources
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.loops.api_objects import annotate, says_the_same
+from deviceshare.loops.leader.advice import Advice
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.gates import Gates
@@ -182,6 +183,7 @@ class Controller:
         self._waker = Waker(context)
         self._quotas = QuotaCounts(context)
         self._uninjected = UninjectedPods(context)
+        self._advice = Advice(context)
         self._preemptor = Preemptor(context, self._releaser) if context.preempts else None
         self._gates = Gates(context, context.placement, self._releaser) if context.placement else None
         self._queues: tuple[Queue[Any], ...] = (
@@ -194,6 +196,7 @@ class Controller:
             *self._waker.queues,
             self._quotas.queue,
             self._uninjected.queue,
+            self._advice.queue,
             *([self._preemptor.queue] if self._preemptor else ()),
             *(self._gates.queues if self._gates else ()),
         )
@@ -244,6 +247,7 @@ class Controller:
         self._context.index.change_pod(change)
         self._waker.change(change)
         self._uninjected.change_injected(change)
+        self._advice.change(change)
         if self._preemptor:
             self._preemptor.change(change)
         if self._gates:

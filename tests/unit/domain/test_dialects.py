@@ -146,3 +146,15 @@ def test_acks_label_divides_the_memory_among_devices() -> None:
     assert found.share.wanted == "2 x 4 GiB of a GPU"
     assert "aliyun.com/gpu-core.percentage" not in pod["spec"]["containers"][0]["resources"]["limits"]
     assert len(injection(a_pod(limits)).warnings) == 1
+
+
+def test_what_is_warned_of_stands_on_the_pod() -> None:
+    """In lines; a second review by other webhooks adds none, and a copied pod has it once."""
+    pod, found = injected(a_pod({GPU: 1, MEM: 3000, CORES: 30}))
+    [line] = found.metadata.annotations["deviceshare.io/warnings"].split("\n")
+    assert line.startswith("spec.containers[0].resources.limits[nvidia.com/gpucores] is not supported")
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    pod["spec"]["containers"].append({"name": "sidecar", "image": "busybox", "env": env})
+    again = injected(pod)[1].metadata.annotations["deviceshare.io/warnings"].split("\n")
+    assert again[0] == line
+    assert "env NVIDIA_VISIBLE_DEVICES is replaced" in again[1]
