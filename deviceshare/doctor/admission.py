@@ -276,15 +276,20 @@ def _judge_namespaces(name: str, names: AbstractSet[str], ignored: set[str] | No
 # Injection
 
 
-async def examine_injection(api: "Api", namespace: str, release: str) -> Verdict:
-    """Creates a pod of a group, as a dry run."""
+async def dry_run(api: "Api", namespace: str) -> Pod | ApiError:
+    """A pod of a group as it would be created, or why it would not."""
     body = canary.pod("deviceshare-canary-dry-run")
     # With the label, validation happens even where injection did not; its answer says why.
     body["metadata"]["labels"][contract.GROUP] = "deviceshare-canary-dry-run"
     try:
-        answer: Pod | ApiError = await api.create(PODS, body, namespace, dry_run=True)
+        return await api.create(PODS, body, namespace, dry_run=True)
     except ApiError as error:
-        answer = error
+        return error
+
+
+async def examine_injection(api: "Api", namespace: str, release: str) -> Verdict:
+    """What becomes of a pod of a group."""
+    answer = await dry_run(api, namespace)
     said = f"a pod sent to {namespace} as a dry run came back with the group's variables"
     return said, judge_injection(answer, namespace, release)
 

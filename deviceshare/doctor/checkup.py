@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from deviceshare.doctor import admission, canary, gpu, handover, installation, nodes, rights
 from deviceshare.doctor.findings import PROBLEM, Check, checked
+from deviceshare.doctor.kinds import is_gated
 from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.loops.api_objects import LabelledCluster
 
@@ -43,6 +44,8 @@ async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     yield await checked("CRDs", "CRDs", installation.examine_definitions(api))
     yield await checked("your rights", "what you may do", rights.examine_person(api))
     ours = await installation.installation(api, release)
+    if ours.deployment is None:  # It may run by other means, and what it does to a pod shows how.
+        ours = ours._replace(gated=is_gated(await admission.dry_run(api, namespace)))
     yield await checked("its rights", f"what {ours.user} may do", rights.examine_own(api, ours))
     yield await checked("replicas", f"what runs in {release}", installation.examine_replicas(api, ours))
     yield await checked("scheduler", "kube-scheduler's configuration", installation.examine_scheduler(api, ours))

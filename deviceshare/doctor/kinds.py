@@ -8,6 +8,7 @@ from msgspec import Struct, field, to_builtins
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.settings import GATES
 from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.loops.ports import ApiError, Cluster, Kind
 
@@ -115,6 +116,8 @@ class Installation(NamedTuple):
     """Their DaemonSet."""
     unseen: ApiError | None = None
     """Why one of the two may be there all the same."""
+    gated: bool = False
+    """Whether a pod of a group comes with our scheduling gate, where no Deployment says so."""
 
     def container(self, name: str) -> WorkContainer | None:
         return (
@@ -134,7 +137,12 @@ class Installation(NamedTuple):
     @property
     def by_gates(self) -> bool:
         """Whether it places pods behind scheduling gates, without a kube-scheduler of its own."""
-        return self.flag("placement") == GATES
+        return self.gated or self.flag("placement") == GATES
+
+
+def is_gated(answer: Pod | ApiError) -> bool:
+    """Whether a pod that was created as a dry run got our scheduling gate."""
+    return isinstance(answer, Pod) and contract.PLACEMENT_GATE in {gate.name for gate in answer.spec.scheduling_gates}
 
 
 class ConfigMap(Struct, frozen=True):

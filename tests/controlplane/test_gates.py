@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +49,14 @@ def events(pool: Pool, reason: str) -> str:
 def sharing(name: str, gib: int) -> dict[str, Any]:
     limits = {"limits": {"deviceshare.io/gpu-mem": gib}}
     return pod(name, scheduler=DEFAULT, containers=[{"name": "main", "image": "busybox", "resources": limits}])
+
+
+def test_doctor_sees_the_gates(sandbox: Sandbox) -> None:
+    """The sandbox has no Deployment to ask: by what becomes of a pod."""
+    env = {**os.environ, "KUBECONFIG": str(sandbox.kubeconfig)}
+    command = [sys.executable, "-m", "deviceshare", "doctor"]
+    said = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False).stdout
+    assert "deviceshare places pods behind the gate deviceshare.io/placement" in " ".join(said.split())
 
 
 def test_the_clusters_own_scheduler_binds_the_pods_of_a_group(pool: Pool) -> None:

@@ -6,10 +6,11 @@ from msgspec.structs import replace
 from charts import helm
 from deviceshare.doctor import canary, nodes, rights
 from deviceshare.doctor.findings import PROBLEM, Finding
-from deviceshare.doctor.kinds import Installation, Rollout
+from deviceshare.doctor.kinds import Installation, Rollout, is_gated
 from deviceshare.domain import contract
 from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.loops.ports import Forbidden
 from tests.unit.chart.objects import named
 from tests.unit.domain.test_gates import gated, tried
 from tests.unit.domain.test_placed_pods import placed, read
@@ -34,6 +35,13 @@ def test_the_mode_is_read_from_deviceshares_own_deployment() -> None:
             is expected
         )
     assert Installation(RELEASE).by_gates is False
+
+
+def test_the_mode_is_read_from_a_pod_where_no_deployment_says_it() -> None:
+    """deviceshare may run by other means."""
+    assert Installation(RELEASE, gated=is_gated(gated(sent(), OURS))).by_gates
+    assert not is_gated(sent())
+    assert not is_gated(Forbidden("pods is forbidden"))
 
 
 def test_the_rights_that_it_needs_are_those_that_the_chart_grants() -> None:
