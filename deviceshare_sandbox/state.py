@@ -46,6 +46,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The other systems in whose words pods may ask for shares."""
     placement: str = EXTENDER
     """Who chooses pods' nodes: `extender`, or `gates` (Kubernetes 1.27 and later), where no scheduler of ours runs."""
+    scaling_pods: bool = False
+    """Whether autoscalers are shown pods for those that wait."""
     agents: bool = False
     """Whether each simulated node has an agent, over scripted GPUs; pods' annotations say what they do with them."""
     program: str = ""

@@ -46,11 +46,13 @@ def needed(
     dra: bool = False,
     gates: bool = False,
     preempts: bool = True,
+    scales: bool = False,
 ) -> list[Attributes]:
     """The rights that deviceshare in this namespace needs: the rules of the chart's templates/rbac/.
 
     `dra`: where the API server serves dynamic resource allocation. `gates`: where the leader places pods itself
-    (decision 16). `preempts`: where pods make room for others of higher priority.
+    (decision 16). `preempts`: where pods make room for others of higher priority. `scales`: where autoscalers are shown
+    pods for those that wait.
     """
     rights = [
         *_each(_OURS, ["shareddevicegroups", "nodedevices", "devicequotas"], ["list", "watch"]),
@@ -70,6 +72,7 @@ def needed(
         rights += _each("", ["pods"], ["get", "patch"])
         rights += _each("", ["pods/status"], ["patch"])
         rights += _each("", ["pods/eviction"] if preempts else [], ["create"])
+        rights += _each("", ["pods"] if scales else [], ["create"], namespace=namespace)
         rights += _each("batch", ["jobs"], ["get"])
         rights += _each(DRA_GROUP, ["resourceslices", "resourceclaims"] if dra else [], ["list", "watch"])
         lease = {"namespace": namespace, "name": contract.NAME}
@@ -112,8 +115,9 @@ async def examine_own(api: "Api", ours: Installation) -> Verdict:
         dra = any(version in DRA_VERSIONS for version in await api.versions_of(DRA_GROUP))
     except ApiError:
         dra = False  # other checks report that the API server doesn't answer
-    preempts = ours.flag("preemption") != "off"
-    rights = needed(ours.namespace, roles, own_ca=own_ca, dra=dra, gates=ours.by_gates, preempts=preempts)
+    preempts, scales = ours.flag("preemption") != "off", ours.flag("scaling-pods") == "on"
+    where = {"dra": dra, "gates": ours.by_gates, "preempts": preempts, "scales": scales}
+    rights = needed(ours.namespace, roles, own_ca=own_ca, **where)
     return f"{ours.user} may do all that it needs to", judge_own(ours.user, await _denied(api, rights, ours.user))
 
 

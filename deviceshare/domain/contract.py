@@ -38,6 +38,9 @@ GROUP: Final = f"{PREFIX}group"
 PLACEHOLDER: Final = f"{PREFIX}placeholder"
 """The label, with any value, of pods that reserve devices of the vendor's device plugin for groups."""
 
+SCALING: Final = f"{PREFIX}scaling"
+"""The label of pods that autoscalers are shown, and the annotation with the pods that they stand for (scaling.py)."""
+
 STRATEGY: Final = f"{PREFIX}strategy"
 """`binpack` or `spread`: whether a share is taken where least is free, or where most is."""
 USERS: Final = frozenset({GROUP, STRATEGY})

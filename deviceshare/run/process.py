@@ -237,6 +237,7 @@ class Process:
             placement=self._placement,
             life=self._settings.life,
             preempts=self._settings.preemption == ON,
+            scaling_namespace=self._settings.namespace if self._settings.scaling_pods == ON else "",
             uninjected=self._mirrors.uninjected,
             namespace_selector=self._settings.namespace_selector,
             on_recreated=self._metrics.recreated_pods.inc,

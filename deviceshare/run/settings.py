@@ -77,6 +77,7 @@ class Settings:
     uninjected_pods: str
     preemption: str
     keep_nodes: str
+    scaling_pods: str
     excluded_namespaces: frozenset[str]
     namespace_selector: LabelSelector
     ca_secret: str

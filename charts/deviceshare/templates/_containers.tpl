@@ -36,6 +36,7 @@ capabilities:
     - --deletion-policy={{ .Values.groups.deletionPolicy }}
     - --uninjected-pods={{ .Values.uninjectedPods }}
     - --keep-nodes={{ ternary "on" "off" .Values.autoscaling.keepNodes }}
+    - --scaling-pods={{ ternary "on" "off" .Values.autoscaling.scalingPods }}
     - --preemption={{ ternary "on" "off" .Values.preemption }}
     {{- with .Values.webhooks.namespaceSelector }}
     - {{ printf "--namespace-selector=%s" (toJson .) | quote }}

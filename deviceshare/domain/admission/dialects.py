@@ -80,7 +80,7 @@ def translated(pod: Draft, dialects: Systems, unsupported: str) -> Translation:
     return Translation(work.pod, tuple(work.patch), (*work.warnings, *work.lacking), fault)
 
 
-class _Place(NamedTuple):
+class _Asking(NamedTuple):
     """A container that may ask for a share."""
 
     kind: str
@@ -174,11 +174,11 @@ class _Work:
             self.warnings.append(f"metadata.annotations[{_KAI_FRACTION}]: {counts}")
         return str(percent)
 
-    def _places(self) -> Iterator[_Place]:
+    def _places(self) -> Iterator[_Asking]:
         for kind, containers in self.pod.spec.lists()[:2]:
-            yield from (_Place(kind, position, each) for position, each in enumerate(containers or ()))
+            yield from (_Asking(kind, position, each) for position, each in enumerate(containers or ()))
 
-    def _unsupported(self, place: _Place, names: Collection[str]) -> list[str]:
+    def _unsupported(self, place: _Asking, names: Collection[str]) -> list[str]:
         """Those of these limits that the container has."""
         found = list(filter(place.has, names))
         for name in found:
@@ -188,7 +188,7 @@ class _Work:
     def _lacks(self, where: str, why: str) -> None:
         self.lacking.append(f"{where} is not supported: {why}")
 
-    def _change(self, place: _Place, ours: Json, gone: Collection[str] = ()) -> None:
+    def _change(self, place: _Asking, ours: Json, gone: Collection[str] = ()) -> None:
         """The container with these limits, and without those."""
         resources, path = place.container.resources, f"/spec/{place.kind}/{place.position}/resources"
         if not ours and place.limits.keys().isdisjoint(gone):

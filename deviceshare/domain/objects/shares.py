@@ -216,47 +216,33 @@ class Asking(Protocol):
     def restart_policy(self) -> str | None: ...
 
 
-class ContainerLimits(NamedTuple):
-    """A container's limits, and what they count for."""
-
-    name: str
-    field: str
-    """Where it stands in the pod, for texts: `spec.containers[0]`."""
-    role: str
-    limits: Mapping[str, Any]
-
-
 def share_request(containers: Sequence[Asking], inits: Sequence[Asking] = ()) -> ShareRequest:
     """What a pod's containers and init containers ask for together."""
     if all(DIALECTS.keys().isdisjoint(each.limits) for each in (*containers, *inits)):  # as most pods of groups
         return NO_SHARE
-    mains = enumerate(containers)
-    every = [ContainerLimits(each.name, f"spec.containers[{i}]", MAIN, each.limits) for i, each in mains]
+    every = [(each, MAIN, f"spec.containers[{i}]") for i, each in enumerate(containers)]
     role = FIRST  # until a sidecar, which runs beside the init containers behind it
     for i, each in enumerate(inits):
         sidecar = each.restart_policy == "Always"
         role = INIT if sidecar else role
-        every.append(ContainerLimits(each.name, f"spec.initContainers[{i}]", SIDECAR if sidecar else role, each.limits))
-    return _request(every)
-
-
-def _request(containers: Iterable[ContainerLimits]) -> ShareRequest:
+        every.append((each, SIDECAR if sidecar else role, f"spec.initContainers[{i}]"))
     needs: list[Need] = []
     resources: set[str] = set()
     faults: list[str] = []
-    for container in containers:
+    for container, role, where in every:
         mine = {r: q for r, q in container.limits.items() if r in DIALECTS and (amount(q) != 0 or not _readable(q))}
         if not mine:
             continue
         resources |= mine.keys()
         if len(mine) > 1:
             use = "keep one of them, since each of them alone asks for a part of a device"
-            faults.append(f"{container.field}.resources.limits: {listed(sorted(mine))} are both there; {use}")
+            faults.append(f"{where}.resources.limits: {listed(sorted(mine))} are both there; {use}")
             continue
         [(resource, quantity)] = mine.items()
-        found, fault = _needs(container, DIALECTS[resource], quantity, _device_count(container.limits))
+        whole = Need(container.name, role=role)
+        found, fault = _needs(whole, DIALECTS[resource], quantity, _device_count(container.limits))
         needs += found
-        faults += [f"{container.field}.resources.limits[{resource}]: {fault}"] if fault else []
+        faults += [f"{where}.resources.limits[{resource}]: {fault}"] if fault else []
     if len(needs) > MAX_DEVICES:
         faults.append(f"the pod asks for parts of {len(needs)} devices; at most {MAX_DEVICES} are possible")
     return ShareRequest(() if faults else tuple(needs), tuple(sorted(resources)), tuple(faults))
@@ -277,9 +263,7 @@ def _device_count(limits: Mapping[str, Any]) -> int | str:
     return int(count)
 
 
-def _needs(
-    container: ContainerLimits, dialect: Dialect, quantity: Quantity, count: int | str
-) -> tuple[list[Need], str]:
+def _needs(whole: Need, dialect: Dialect, quantity: Quantity, count: int | str) -> tuple[list[Need], str]:
     size = amount(quantity) if _readable(quantity) else None
     unit = f"{dialect.unit} of device memory" if dialect.mib else dialect.unit
     if size is None:
@@ -297,14 +281,13 @@ def _needs(
             smaller = "bytes" if number >= 1 << 30 or dialect.mib == 1 else "MiB"
             return [], f"{shown} {dialect.unit} are more than any device has; it counts {dialect.unit}, not {smaller}"
         each = number * dialect.mib
-        part = Need(container.name, memory_mib=-(-each // count) if dialect.divided else each, role=container.role)
-        return [part] * count, ""
+        return [whole._replace(memory_mib=-(-each // count) if dialect.divided else each)] * count, ""
     if count > 1 and number > WHOLE:
         return [], f"{shown} are more than one device, on each of {count}; give at most {WHOLE}"
     if number > WHOLE * MAX_DEVICES:
         return [], f"{shown} are parts of {number // WHOLE} devices; at most {MAX_DEVICES} are possible"
     parts = [WHOLE] * (number // WHOLE) + [number % WHOLE] * bool(number % WHOLE)
-    return [Need(container.name, percent=percent, role=container.role) for percent in parts * count], ""
+    return [whole._replace(percent=percent) for percent in parts * count], ""
 
 
 def _rounded(size: Fraction, dialect: Dialect) -> str:

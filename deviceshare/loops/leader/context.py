@@ -90,6 +90,8 @@ class ControllerContext:
     life: GroupLife = DEFAULT_LIFE
     preempts: bool = True
     """Whether others make room for pods of higher priority."""
+    scaling_namespace: str = ""
+    """Where autoscalers are shown pods for those that wait; "" where they are shown none."""
     uninjected: Mirror[Pod] | None = None
     """Pods without a node that admission should have injected and didn't; None where they are left as they are."""
     namespace_selector: LabelSelector = EVERYTHING

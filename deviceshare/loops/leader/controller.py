@@ -27,6 +27,7 @@ from deviceshare.loops.leader.ledgers import Ledgers
 from deviceshare.loops.leader.preemptor import Preemptor
 from deviceshare.loops.leader.rebinder import Rebinder
 from deviceshare.loops.leader.releaser import Releaser
+from deviceshare.loops.leader.scaler import Scaler
 from deviceshare.loops.leader.uninjected_pods import UninjectedPods
 from deviceshare.loops.leader.waker import Waker
 from deviceshare.loops.ports import Mirror, ObjectChange, Watcher
@@ -184,6 +185,7 @@ class Controller:
         self._quotas = QuotaCounts(context)
         self._uninjected = UninjectedPods(context)
         self._advice = Advice(context)
+        self._scaler = Scaler(context, context.scaling_namespace) if context.scaling_namespace else None
         self._preemptor = Preemptor(context, self._releaser) if context.preempts else None
         self._gates = Gates(context, context.placement, self._releaser) if context.placement else None
         self._queues: tuple[Queue[Any], ...] = (
@@ -198,6 +200,7 @@ class Controller:
             self._uninjected.queue,
             self._advice.queue,
             *([self._preemptor.queue] if self._preemptor else ()),
+            *([self._scaler.queue] if self._scaler else ()),
             *(self._gates.queues if self._gates else ()),
         )
 
@@ -250,6 +253,8 @@ class Controller:
         self._advice.change(change)
         if self._preemptor:
             self._preemptor.change(change)
+        if self._scaler:
+            self._scaler.change(change)
         if self._gates:
             self._gates.change_pod(change)
         self._ledgers.change_pod(change)

@@ -256,7 +256,8 @@ def test_agents_of_simulated_nodes_show_programs_over_use_and_turns(eventually: 
 
         for manifest in (json.dumps(group), *(pod(name, annotations=turn) for name in ("one", "two"))):
             create(manifest)
-        eventually(lambda: {"has it", "waits", "3000 / 16384"} == shown("has it", "waits", "3000 / 16384"))
+        # One look may take seconds beside the other tests, and both programs have to be seen in one.
+        eventually(lambda: {"has it", "waits", "3000 / 16384"} == shown("has it", "waits", "3000 / 16384"), 120)
         eventually(
             lambda: not shown("TURN OF", "3000 / 16384"), 90
         )  # agents look for ended processes every few seconds

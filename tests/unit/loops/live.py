@@ -212,6 +212,7 @@ class World:
         namespace_selector: LabelSelector = EVERYTHING,
         claims_known: Callable[[], bool] = lambda: True,
         compares: bool = False,
+        scaling_namespace: str = "",
     ) -> None:
         """With `gates` the leader places pods itself; `uninjected`: it deletes those that slipped past admission."""
         self.cluster = cluster or LiveCluster()
@@ -251,6 +252,7 @@ class World:
             resource_claims=mirrors.get("resourceclaims"),
             claims_known=claims_known,
             compares=compares,
+            scaling_namespace=scaling_namespace,
             namespaces=namespaces,
             quotas=quotas,
             recorder=self.recorder,
@@ -411,7 +413,7 @@ class World:
 @asynccontextmanager
 async def led_world(devices: int = 4, **changes: Any) -> AsyncIterator[World]:
     """A world with the node n1, in which a controller leads."""
-    world = World()
+    world = World(scaling_namespace=changes.pop("scaling_namespace", ""))
     world.node("n1", devices, **changes)
     async with world.leading():
         yield world
