@@ -96,7 +96,7 @@ INIT: Final = "init"
 https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
 """
 FIRST: Final = "first"
-"""Such a container before every sidecar, so that none runs beside it."""
+"""Such a container before the first sidecar, so that none runs beside it."""
 INITS: Final = (INIT, FIRST)
 
 
@@ -221,11 +221,10 @@ def share_request(containers: Sequence[Asking], inits: Sequence[Asking] = ()) ->
     if all(DIALECTS.keys().isdisjoint(each.limits) for each in (*containers, *inits)):  # as most pods of groups
         return NO_SHARE
     every = [(each, MAIN, f"spec.containers[{i}]") for i, each in enumerate(containers)]
-    role = FIRST  # until a sidecar, which runs beside the init containers behind it
+    sidecars = [i for i, each in enumerate(inits) if each.restart_policy == "Always"]
     for i, each in enumerate(inits):
-        sidecar = each.restart_policy == "Always"
-        role = INIT if sidecar else role
-        every.append((each, SIDECAR if sidecar else role, f"spec.initContainers[{i}]"))
+        role = SIDECAR if i in sidecars else FIRST if sidecars and i < sidecars[0] else INIT
+        every.append((each, role, f"spec.initContainers[{i}]"))
     needs: list[Need] = []
     resources: set[str] = set()
     faults: list[str] = []
