@@ -21,6 +21,7 @@ import msgspec
 import pytest
 import yaml
 
+from deviceshare import assets
 from deviceshare.domain.admission.dialects import OPT_IN
 from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.shares import SYSTEMS, as_stored
@@ -329,3 +330,18 @@ def test_eight_devices_are_filled_to_the_last_share_that_fits(cluster: Sandbox) 
 def _refused(pod: Json) -> bool:
     said = [c for c in pod["status"].get("conditions", []) if c["type"] == "PodScheduled" and c["status"] == "False"]
     return bool(said) and "too full" in said[0]["message"]
+
+
+def test_our_examples_come_and_go_on_tainted_nodes(cluster: Sandbox) -> None:
+    """As managed clusters taint their GPU nodes; twice, since what is left behind would keep the next one waiting."""
+    taint = "nvidia.com/gpu=present:NoSchedule"
+    kubectl(cluster, "taint", "nodes", "--all", taint)
+    try:
+        for file in sorted(assets.examples().glob("*.yaml")) * 2:
+            kubectl(cluster, "apply", "-f", str(file))
+            eventually(lambda: phases(cluster), lambda found: found and {*found} <= {"Running", "Succeeded"})
+            kubectl(cluster, "delete", "-f", str(file), "--timeout=60s")
+            assert not json.loads(kubectl(cluster, "get", "sdg", "-o", "json"))["items"]
+            eventually(lambda: claims(cluster) + pods(cluster), lambda found: not found)
+    finally:
+        kubectl(cluster, "taint", "nodes", "--all", f"{taint.partition('=')[0]}-")

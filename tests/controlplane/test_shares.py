@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from tests.controlplane.pool import GPU, VISIBLE, Json, Pool, pod, refers
-from tests.kubernetes_versions import before
+from tests.kubernetes_versions import before, since
 
 MEM, PERCENT = "deviceshare.io/gpu-mem", "deviceshare.io/gpu-percent"
+MIB, COUNT = "deviceshare.io/gpu-mem-mib", "deviceshare.io/gpu-count"
 MEMORY_LABEL = {"nvidia.com/gpu.memory": "16384"}
 SHARES = "deviceshare.io/shares"
 
@@ -51,6 +52,33 @@ def test_each_container_sees_its_own_part_and_the_others_none(pool: Pool) -> Non
     assert json.loads(pool.get("pod", "two")["metadata"]["annotations"][SHARES]) == claim["shares"]
     pool.kubectl("delete", "pod", "two", "-n", pool.name)
     pool.eventually(lambda: pool.get("ndev", node)["spec"].get("claims", {}), lambda claims: not claims)
+
+
+def test_the_same_part_of_two_devices(pool: Pool) -> None:
+    """Never both of one, which has room for both; where only one device has room, the pod waits."""
+    pool.node(2, **MEMORY_LABEL)
+    pool.apply(sharer(pool, "both", container(**{MIB: 3000, COUNT: 2})))
+    env = environment(pool, "both")["main"]
+    assert sorted(env[VISIBLE].split(",")) == ["0", "1"]
+    assert env["DEVICESHARE_MEMORY_LIMIT_MIB"] == "6000"
+    pool.apply(sharer(pool, "most", container(percent=75)))
+    pool.running("most")
+    pool.apply(sharer(pool, "waits", container(**{PERCENT: 40, COUNT: 2})))
+    pool.eventually(
+        lambda: pool.reason("waits"), refers("2 x 40 percent of a GPU; no devices have room for all of that together")
+    )
+
+
+@since(29)
+def test_an_init_container_before_a_sidecar_has_the_device_for_itself(pool: Pool) -> None:
+    """60 %, then a sidecar of 20 and a container of 30: 60 are taken, so that another has 40."""
+    pool.node(1)
+    sidecar = {**container("sidecar", percent=20), "restartPolicy": "Always"}
+    inits = [container("init", percent=60), sidecar]
+    pool.apply(
+        sharer(pool, "three", container(percent=30), initContainers=inits), sharer(pool, "other", container(percent=40))
+    )
+    pool.running("three", "other")
 
 
 def test_a_share_that_finds_no_room_says_so_and_gets_it_as_soon_as_there_is(pool: Pool) -> None:

@@ -281,6 +281,8 @@ def share_shortage(share: ShareRequest, rooms: Sequence[Room], effort: Effort | 
     largest = max(mine, key=lambda room: room.free, default=None)
     # kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons.
     free = f"at most {largest} of one are free" if largest else "the node has none for shares"
+    if largest and all(map(largest.takes, share.needs)):
+        free = "no devices have room for all of that together"
     return Reason(ReasonKind.TOO_FULL, f"node(s) too full: the pod needs {share.wanted}; {free}")
 
 
