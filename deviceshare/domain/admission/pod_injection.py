@@ -56,7 +56,7 @@ def inject(
     `group` is the group it names, None if it isn't found; `group_known` says whether that is certain enough for a
     warning.
     """
-    pod, translation, told, unclear = translated(pod, settings.dialects, settings.unsupported)
+    pod, translation, warned, unclear = translated(pod, settings.dialects, settings.unsupported)
     concern = pod.concern(settings.dialects)
     if fault := unclear or pod.misspelt(settings.dialects) or (concern.fault if concern else ""):
         return Injection(refusal=fault)
@@ -64,7 +64,7 @@ def inject(
         return Injection(warnings=[f"{where} {_NOTHING}"] if (where := pod.asks_for_nothing) else ())
     name, share = concern.group, concern.share
     asking = _shares_of(pod.spec, share) if share else {}
-    patch, warnings = [*translation], [*told]
+    patch, warnings = [*translation], [*warned]
     # Only deviceshare may write these: such a pod was copied from one that had devices.
     patch += ({"op": "remove", "path": _pointer("annotations", key)} for key in concern.ours)
     removed = "is removed: deviceshare sets it when the pod gets devices"

@@ -1,4 +1,4 @@
-"""Scaling pods: what autoscalers are shown in the place of pods that wait for devices of nodes to come.
+"""Scaling pods: what autoscalers are shown in the place of pending pods whose devices are on nodes to come.
 
 Autoscalers simulate kube-scheduler without extenders, where a pod of a group fits on any node, and one with a share on
 none. A scaling pod requests whole devices by the vendor's resource, as a new node has them. It names a scheduler that

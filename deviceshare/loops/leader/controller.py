@@ -18,12 +18,12 @@ from deviceshare.domain.objects.shares import GROUP, Holder, Request
 from deviceshare.domain.placement import shared_resources
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.loops.api_objects import annotate, says_the_same
-from deviceshare.loops.leader.advice import Advice
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.gates import Gates
 from deviceshare.loops.leader.group_statuses import GroupStatuses
 from deviceshare.loops.leader.ledgers import Ledgers
+from deviceshare.loops.leader.pod_events import PodEvents
 from deviceshare.loops.leader.preemptor import Preemptor
 from deviceshare.loops.leader.rebinder import Rebinder
 from deviceshare.loops.leader.releaser import Releaser
@@ -184,7 +184,7 @@ class Controller:
         self._waker = Waker(context)
         self._quotas = QuotaCounts(context)
         self._uninjected = UninjectedPods(context)
-        self._advice = Advice(context)
+        self._pod_events = PodEvents(context)
         self._scaler = Scaler(context, context.scaling_namespace) if context.scaling_namespace else None
         self._preemptor = Preemptor(context, self._releaser) if context.preempts else None
         self._gates = Gates(context, context.placement, self._releaser) if context.placement else None
@@ -198,7 +198,7 @@ class Controller:
             *self._waker.queues,
             self._quotas.queue,
             self._uninjected.queue,
-            self._advice.queue,
+            self._pod_events.queue,
             *([self._preemptor.queue] if self._preemptor else ()),
             *([self._scaler.queue] if self._scaler else ()),
             *(self._gates.queues if self._gates else ()),
@@ -250,7 +250,7 @@ class Controller:
         self._context.index.change_pod(change)
         self._waker.change(change)
         self._uninjected.change_injected(change)
-        self._advice.change(change)
+        self._pod_events.change(change)
         if self._preemptor:
             self._preemptor.change(change)
         if self._scaler:

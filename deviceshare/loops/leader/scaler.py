@@ -30,7 +30,7 @@ LOOK_SECONDS: Final = 30.0
 """Between two looks while pods wait."""
 REPLACED_SECONDS: Final = 1200.0
 """More than a node takes from its creation until its devices are known."""
-MESSAGE: Final = "stands for pods that wait for devices; deviceshare deletes it when they have them"
+MESSAGE: Final = "stands for pending pods; deviceshare deletes it when they have their devices"
 
 
 class Scaler:

@@ -1,7 +1,8 @@
-"""The reconciler that tells, in Events of waiting pods, what neither kube-scheduler nor admission could tell them.
+"""The reconciler of Events of waiting pods that neither kube-scheduler nor admission can record.
 
-What admission warned of reaches only who creates a pod itself, not whose controller does. And a Deployment that starts
-its new pod before it ends the old one waits for itself, where the old one has the share that the new one wants.
+What admission warned of reaches only people who create a pod themselves, and nobody whose controller does. And a
+Deployment that starts its new pod before it ends the old one waits for itself, where the old one has the share that the
+new one asks for.
 """
 
 from typing import Final
@@ -19,12 +20,12 @@ GATHER_SECONDS: Final = 2.0
 """Between a pod's refusal and a look: its Deployment may be ending the old pod already."""
 
 
-class Advice:
+class PodEvents:
     """Keyed by `namespace/name` of pods."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[str] = Queue("advice", self._reconcile, workers=1, clock=context.clock)
+        self.queue: Queue[str] = Queue("pod-events", self._reconcile, workers=1, clock=context.clock)
         self._warnings = WaitingEvents(context, WARNED)
         self._updates = WaitingEvents(context, WAITS_FOR_ITSELF)
         self._sharing: dict[tuple[str, str] | None, set[str]] = {}
