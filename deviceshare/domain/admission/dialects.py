@@ -215,6 +215,8 @@ class _Work:
         self.pod = replace(self.pod, metadata=replace(self.pod.metadata, annotations=annotations))
 
     def _leave_scheduler(self) -> None:
-        """The other system's would look for devices that no node has; `pod_injection` names ours in its place."""
+        """The other system's would look for devices that no node has; from the default one `pod_injection` takes it."""
         if self.pod.spec.scheduler_name in _SCHEDULERS:
-            self.pod = replace(self.pod, spec=replace(self.pod.spec, scheduler_name=None))
+            default = contract.DEFAULT_SCHEDULER_NAME
+            self.patch.append({"op": "add", "path": "/spec/schedulerName", "value": default})
+            self.pod = replace(self.pod, spec=replace(self.pod.spec, scheduler_name=default))

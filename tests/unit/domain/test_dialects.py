@@ -9,7 +9,7 @@ from deviceshare.domain.admission.dialects import HAMI, KAI, REFUSE
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.pod_injection import Injection, inject
 from deviceshare.domain.admission.pod_review import review_new_pod
-from deviceshare.domain.admission.settings import InjectionSettings
+from deviceshare.domain.admission.settings import GATES, InjectionSettings
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import SYSTEMS
 from tests.unit.domain.jsonpatch import applied
@@ -85,6 +85,8 @@ def test_hami_s_strategy_and_scheduler_become_ours() -> None:
     result, found = injected(pod)
     assert found.strategy == "spread"
     assert result["spec"]["schedulerName"] == "deviceshare-scheduler"
+    gated = applied(pod, injection(pod, ALL._replace(placement=GATES)).patch)
+    assert gated["spec"]["schedulerName"] == "default-scheduler"
 
 
 @pytest.mark.parametrize(
