@@ -114,6 +114,7 @@ def decided(pod: Json) -> tuple[Json, str]:
     """What the domain makes of it."""
     injection = inject(msgspec.convert(pod, Draft), None)
     result = applied(pod, injection.patch)
+    result["metadata"].get("annotations", {}).pop(contract.WARNINGS, None)  # which policies can't write
     return result, injection.refusal or review_new_pod(read(result), None)
 
 

@@ -34,9 +34,9 @@ async def api(sandbox: Sandbox) -> AsyncIterator[Api]:
         yield Api(connection, timeout=10)
 
 
-def a_group(name: str) -> Json:
+def a_group(name: str, **more: str) -> Json:
     """Of two devices, on any node."""
-    meta, spec = {"name": name}, {"resources": {GPU: 2}}
+    meta, spec = {"name": name}, {"resources": {GPU: 2}, **more}
     return {"apiVersion": "deviceshare.io/v1alpha1", "kind": "SharedDeviceGroup", "metadata": meta, "spec": spec}
 
 
@@ -73,8 +73,8 @@ async def stop(fleet: Fleet) -> None:
 
 
 def before(pool: Pool) -> None:
-    """A group in use."""
-    pool.apply(a_group("used"), pod("user", "used"))
+    """A group in use, which may not be deleted meanwhile: by the default it would go when deviceshare is back."""
+    pool.apply(a_group("used", deletionPolicy="Refuse"), pod("user", "used"))
     pool.eventually(lambda: pool.status("used").get("allocatedPods"), bool)
 
 
