@@ -1,15 +1,15 @@
 """A pod's spec and status, as far as deviceshare reads them: its containers, their variables and their limits."""
 
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from msgspec import Struct, field
-from msgspec.structs import force_setattr
 
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.nodes import Affinity, Toleration
 from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.quantities import Quantity, is_some
-from deviceshare.domain.objects.shares import DIALECTS, NO_SHARE, ShareRequest, share_request
+from deviceshare.domain.objects.shares import DIALECTS, ShareRequest, share_request
 
 # Container states, which prove that a pod's containers have ended; its phase alone doesn't.
 #
@@ -159,12 +159,21 @@ class PodSpec(Struct, frozen=True, gc=False, rename="camel"):
     preemption_policy: str = ""
     overhead: dict[str, Quantity] = field(default_factory=dict)
 
-    share: ShareRequest = field(default=NO_SHARE, name="-share")
-    """The parts of devices that its containers ask for: computed once, since it is read some thirty times of each pod
-    on its way to a node. No API server sends this field, and what somebody else does is replaced."""
+    @property
+    def share(self) -> ShareRequest:
+        """The parts of devices that its containers ask for; read some thirty times of a pod on its way to a node."""
+        known = _SHARES.get(id(self))
+        if known and known[0] is self:
+            return known[1]
+        if len(_SHARES) >= _MOST_SHARES:
+            _SHARES.clear()
+        _SHARES[id(self)] = self, share_request(self.containers, self.init_containers)
+        return _SHARES[id(self)][1]
 
-    def __post_init__(self) -> None:
-        force_setattr(self, "share", share_request(self.containers, self.init_containers))
+
+_SHARES: dict[int, tuple[PodSpec, ShareRequest]] = {}
+"""What was asked last. No field of the Struct: those are what somebody sends."""
+_MOST_SHARES: Final = 1024
 
 
 class ExtendedResourceRequest(Struct, frozen=True, gc=False, rename="camel"):

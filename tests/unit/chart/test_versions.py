@@ -10,7 +10,7 @@ from helm_python import Chart, HelmError, _native
 
 from charts import helm
 from deviceshare.domain import contract
-from deviceshare.domain.objects.shares import DIALECTS, METAGPU_SYSTEM, SYSTEMS
+from deviceshare.domain.objects.shares import DEVICE_COUNT, DIALECTS, METAGPU_SYSTEM, SYSTEMS
 from deviceshare_sandbox.components import asks_before_evicting, scheduler_config_version
 from tests.unit.chart.objects import VERSIONS, Json, containers, named
 from tests.unit.policies.kubernetes_cel import evaluate
@@ -105,9 +105,9 @@ def test_kube_scheduler_leaves_shares_to_the_extender_which_it_asks_about_every_
         args: Json = plugin["args"]
         return args
 
-    assert sorted(fit()["ignoredResources"]) == sorted(DIALECTS)
+    assert sorted(fit()["ignoredResources"]) == sorted({*DIALECTS, DEVICE_COUNT})
     served = [each.resource for each in DIALECTS.values() if each.system in ("", METAGPU_SYSTEM)]
-    assert sorted(fit(shares={"dialects": [METAGPU_SYSTEM]})["ignoredResources"]) == sorted(served)
+    assert sorted(fit(shares={"dialects": [METAGPU_SYSTEM]})["ignoredResources"]) == sorted([*served, DEVICE_COUNT])
 
 
 @pytest.mark.parametrize(

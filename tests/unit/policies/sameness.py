@@ -78,7 +78,7 @@ def injected_the_same(pod: Json, settings: InjectionSettings = DEFAULTS) -> str:
     except Refused as refused:
         return str(refused)
     injection = inject(_draft(pod), None, settings=settings._replace(unsupported=dialects.REFUSE))
-    wanted = _without_warnings(pod, applied(pod, injection.patch))
+    wanted = without_warnings(pod, applied(pod, injection.patch))
     refusal = injection.refusal or review_new_pod(
         _pod(wanted), None, dialects=settings.dialects, placement=settings.placement
     )
@@ -102,7 +102,7 @@ def injected_the_same(pod: Json, settings: InjectionSettings = DEFAULTS) -> str:
     return said
 
 
-def _without_warnings(before: Json, pod: Json) -> Json:
+def without_warnings(before: Json, pod: Json) -> Json:
     """The pod without the annotation that has the webhook's warnings, which policies can't write."""
     pod["metadata"].get("annotations", {}).pop(contract.WARNINGS, None)
     if "annotations" not in before["metadata"] and not pod["metadata"].get("annotations", True):

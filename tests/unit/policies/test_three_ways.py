@@ -9,7 +9,7 @@ from aiohttp import ClientSession
 from deviceshare.domain.admission.settings import GATES, UNCHANGED, InjectionSettings
 from tests.unit.policies.evaluation import a_request, policies
 from tests.unit.policies.examples import ADMITTED, LONG_NAME, REFUSED, REFUSED_FIRST, a_pod, asking
-from tests.unit.policies.sameness import SHORTER, chart_values, injected_the_same
+from tests.unit.policies.sameness import SHORTER, chart_values, injected_the_same, without_warnings
 from tests.unit.policies.stored_form import stored_form
 from tests.unit.web.test_admission import Webhooks, patched
 
@@ -48,7 +48,7 @@ async def test_domain_webhooks_and_policies_agree(
     ours = policies(**chart_values(settings))
     assert refusal == said
     if not said:
-        assert ours["deviceshare-mutate-pods"].patched(a_request(new=pod)) == result
+        assert ours["deviceshare-mutate-pods"].patched(a_request(new=pod)) == without_warnings(pod, result)
 
 
 async def by_webhooks(webhooks: Webhooks, pod: Json) -> tuple[Json, str]:
