@@ -35,7 +35,7 @@ NODE_NAMES = ("n1", "n1", "n1", "n2")
 GROUP_NAMES = ("a", "b")
 POD_NAMES = ("p1", "p2", "p3")
 BINDS_OVER = "every bind that began before is over"
-EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "1000"))
+EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "200"))
 STATUSES: tuple[dict[str, Any], ...] = ({}, {"containerStatuses": [{"name": "main", "state": {"running": {}}}]})
 """What a kubelet may say of the containers of a pod that it reports as failed before it kills them."""
 
