@@ -14,7 +14,7 @@ from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import Refused
 from tests.unit.loops.live import LiveCluster, World, a_bound_group, soon
-from tests.unit.loops.virtual_time import in_virtual_time
+from tests.unit.loops.virtual_time import in_virtual_time, now
 
 OURS, OTHERS = contract.PODS_FINALIZER, "example.com/backup"
 
@@ -47,9 +47,14 @@ def gone(world: World) -> bool:
 
 
 @asynccontextmanager
-async def a_kept_group(life: GroupLife = GroupLife(), policy: str = AFTER_LAST_POD) -> AsyncIterator[World]:  # noqa: B008 it is frozen
+async def a_kept_group(
+    life: GroupLife = GroupLife(),  # noqa: B008 it is frozen
+    policy: str = AFTER_LAST_POD,
+    *,
+    compares: bool = False,
+) -> AsyncIterator[World]:
     """The group team on node n1 with the pod a, and the finalizer."""
-    world = World(FinalizingCluster(), life=life)
+    world = World(FinalizingCluster(), life=life, compares=compares)
     world.node("n1")
     async with world.leading():
         await a_bound_group(world)
@@ -127,6 +132,22 @@ async def test_without_waiting_pods_it_ends_at_once() -> None:
         world.cluster.remove(PODS, "a", "ns")
         await soon(lambda: world.cluster.read(GROUPS, "team") is None, 3)
         await soon(lambda: gone(world), 3)
+
+
+@pytest.mark.parametrize(("compares", "within"), [(True, 1), (False, 14)])
+@in_virtual_time
+async def test_a_waiting_pod_delays_the_end_only_where_its_binds_are_to_be_waited_out(
+    compares: bool, within: float
+) -> None:
+    """API servers before 1.23 don't compare the version in a Binding."""
+    async with a_kept_group(compares=compares) as world:
+        world.pod("waits", "team", refused=True)
+        deleted(world)
+        await asyncio.sleep(5)
+        world.cluster.remove(PODS, "a", "ns")
+        began = now()
+        await soon(lambda: world.cluster.read(GROUPS, "team") is None, 60)
+        assert within - 1 <= now() - began <= within
 
 
 @in_virtual_time
