@@ -11,7 +11,7 @@ from typing import Any, Final
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission import bypasses, pod_review
 from deviceshare.domain.admission.drafts import OF_OTHERS, STRATEGIES
-from deviceshare.domain.admission.pod_injection import CUDA_ORDER, GROWTH, JAX_GROWS, TAINTS, ShareOf, Variable
+from deviceshare.domain.admission.pod_injection import CUDA_ORDER, GROWTH, JAX_GROWS, ShareOf, Variable
 from deviceshare.domain.objects import groups, shares
 from deviceshare.domain.objects.shares import DIALECTS, ShareRequest
 
@@ -93,7 +93,7 @@ def _injection() -> Variables:
             {"vendor": each.name, "name": each.env, "path": each.field_path} for each in vendors.VENDORS
         ],
         "vendorTaints": [
-            {"vendor": each.name, "key": each.resource} for each in vendors.VENDORS if each.resource in TAINTS
+            {"vendor": each.name, "key": each.resource} for each in vendors.VENDORS if each.resource in vendors.TAINTS
         ],
         "deviceOrder": _setting(CUDA_ORDER),
         "jaxGrows": _setting(JAX_GROWS),

@@ -67,8 +67,9 @@ def plan(
     CronJobs, and the pod templates in objects of any other kind, such as RayClusters. Manifests of gpushare
     (aliyun.com/gpu-mem) and MetaGPU (cnvrg.io/metagpu) are taken as the webhook takes them.
     Namespaces and DeviceQuotas, of these files and of --nodes, count as if they had been applied.
-    Nothing is written anywhere. Devices, labels and claims are weighed as deviceshare itself does; CPU, memory, taints
-    and affinity, which kube-scheduler weighs, are not. What you may not read is not considered, and said.
+    Nothing is written anywhere. Devices, labels and claims are weighed as deviceshare itself does; cordons, taints,
+    node selectors and required node affinity as kube-scheduler does. CPU, memory and pods beside are not. What you
+    may not read is not considered, and said.
     """
     within = namespace or (DEFAULT if nodes else target.namespace)
     new = wanted(files, within)

@@ -182,6 +182,8 @@ ASCEND: Final = Vendor(
 (Ascend/mind-cluster, `component/ascend-docker-runtime`)."""
 
 VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD, ASCEND)
+TAINTS: Final = tuple(each.resource for each in VENDORS if not each.resource.endswith(ANY))
+"""The keys of the taints that pods of groups tolerate: the resources that are called by one name."""
 
 
 def dra_vendor(driver: str) -> Vendor | None:

@@ -33,10 +33,6 @@ from deviceshare.domain.objects.shares import (
 )
 from deviceshare.domain.vendors import Vendor
 
-TAINTS: Final = tuple(each.resource for each in vendors.VENDORS if not each.resource.endswith(vendors.ANY))
-"""The keys of the taints that pods of groups tolerate: the resources that are called by one name."""
-
-
 _NOTHING: Final = "is 0: deviceshare leaves the pod alone, and its image's own variables may show it every device"
 
 
@@ -145,7 +141,7 @@ def _tolerations(spec: DraftSpec, share: ShareRequest, settings: InjectionSettin
     own = spec.tolerations or []
     missing: list[Json] = [
         {"key": key, "operator": "Exists", "effect": "NoSchedule"}
-        for key in (share.of if share else TAINTS)
+        for key in (share.of if share else vendors.TAINTS)
         if not any(_tolerates(each, key) for each in own)
     ]
     return [_set("/spec/tolerations", [*own, *missing])] if settings.tolerations and missing else []

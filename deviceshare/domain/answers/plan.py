@@ -1,8 +1,8 @@
 """A plan: groups and pods with shares placed on a cluster, one pod after the other, as kube-scheduler would ask.
 
 Whether a node fits, which is best, which devices a group gets and why it waits, all come from the functions that answer
-the scheduler extender and the conditions. What only kube-scheduler weighs (CPU, memory, taints, affinity) is left out,
-but for the one node that a pod of a DaemonSet is made for.
+the scheduler extender and the conditions. Cordons, taints, node selectors and required node affinity count as they do
+for kube-scheduler; what else it weighs (CPU, memory, other pods) is left out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,6 +27,8 @@ from deviceshare.domain.objects.shares import Request, current
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import invalid, pod_obstacle, request_of
+from deviceshare.domain.placement.node_choice import unusable_for
+from deviceshare.domain.wording import listed
 
 NOBODY: Final[Mapping[str, Pod]] = MappingProxyType({})
 
@@ -100,7 +102,7 @@ class Planner:
         self._placed: list[PlacedPod] = []
         self._refused: list[WaitingPod] = []
         self._kept_off: dict[str, Reason] = {}
-        """Why the one node that a pod's affinity names doesn't take it, by pod."""
+        """Why the nodes with room for a pod don't take it, by pod."""
 
     def plan(self, names: Iterable[str], pods: Iterable[Pod]) -> Plan:
         """Places the pods in their order, then those of the named groups that no pod asked for.
@@ -140,15 +142,17 @@ class Planner:
             return pod
         equals, only = 0, pod.spec.affinity.only_node if pod.spec.affinity else ""
         if group is not None:
-            group = self._settle(group, request, only)
+            group = self._settle(group, request, pod)
             node = "" if self._fleet.joining_obstacle(group.request, group.node) else group.node
             request = request_of(pod, group) or request
+            home = self._fleet.node(node)
+            if home and (why := unusable_for(home, pod)):
+                self._keep_off(pod, f"its group lives on node {node}: {why}")
+                return pod
         else:
-            node, equals = self._best(request, only=only)
-        if only and node != only:
-            if not node and (reason := self._fleet.filter(request, [only]).reasons.get(only)):
-                self._kept_off[pod.metadata.key] = replace(reason, text=f"{only}: {reason.text}")
-            return pod
+            node, equals = self._best(request, pod=pod)
+        if not node and only and (reason := self._fleet.filter(request, [only]).reasons.get(only)):
+            self._kept_off[pod.metadata.key] = replace(reason, text=f"{only}: {reason.text}")
         if not node or (pod.share and not self._share(pod, request, node, equals)):
             return pod
         for uid in {request.holder.uid, pod.metadata.uid} if pod.share else {request.holder.uid}:
@@ -164,14 +168,14 @@ class Planner:
             self._placed.append(PlacedPod(pod.metadata.key, node, container_parts(shares), pod.group, equals))
         return bool(shares)
 
-    def _settle(self, group: Group, request: Request, only: str = "") -> Group:
-        """Allocates devices of a node, or of the `only` one, to the group, unless it has some or none fits.
+    def _settle(self, group: Group, request: Request, pod: Pod | None = None) -> Group:
+        """Allocates devices of a node to the group, of one that the pod may go to, unless it has some or none fits.
 
         `request` is the group's, with the share of the pod that needs it, if any.
         """
         if self._fleet.home(group.request):
             return group
-        node, equals = self._best(request, invalid(group), only)
+        node, equals = self._best(request, invalid(group), pod)
         if not node:
             return group
         devices = allocation.choose(group.request, self._fleet.available(node))
@@ -183,14 +187,25 @@ class Planner:
         self._groups[group.name] = replace(group, status=then)
         return self._groups[group.name]
 
-    def _best(self, request: Request, fault: Reason | None = None, only: str = "") -> tuple[str, int]:
-        """The best node for the request, or the `only` one, and how many others are as good; "" where none fits."""
-        scores = candidates(self._fleet, request, fault).scores
-        scores = {node: score for node, score in scores.items() if only in ("", node)}
+    def _best(self, request: Request, fault: Reason | None = None, pod: Pod | None = None) -> tuple[str, int]:
+        """The best node for the request that the pod may go to, and how many are as good; "" where none fits."""
+        scores, reasons = candidates(self._fleet, request, fault)
+        if pod is not None and not fault:
+            off = {name: str(reasons[name]) for name in self._fleet.filter(request, [*reasons]).fits}
+            nodes = ((name, self._fleet.node(name)) for name in scores)
+            off |= {name: why for name, node in nodes if node and (why := unusable_for(node, pod))}
+            scores = {name: score for name, score in scores.items() if name not in off}
+            if off and not scores:
+                alike = {why: listed(sorted(name for name in off if off[name] == why), most=3) for why in off.values()}
+                text = "; ".join(sorted(f"{names}: {why}" for why, names in alike.items()))
+                self._keep_off(pod, f"no node with room takes it: {text}")
         if not scores:
             return "", 0
         node = min(scores, key=lambda name: (-scores[name], name))
         return node, sum(score == scores[node] for score in scores.values()) - 1
+
+    def _keep_off(self, pod: Pod, text: str) -> None:
+        self._kept_off[pod.metadata.key] = Reason(ReasonKind.NODES_RULED_OUT, text)
 
     def _claim(self, node: str, uid: str, claim: Claim) -> None:
         ledger = self._fleet.ledger(node)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import shares
-from deviceshare.domain.objects.nodes import Affinity, NodeAffinity, NodeRequirement, NodeTerm, NodeTerms
+from deviceshare.domain.objects.nodes import Affinity, NodeAffinity, NodeRequirement, NodeTerm, NodeTerms, Toleration
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import Container, EnvSource, EnvVar, FieldRef, PodSpec
 from deviceshare.domain.objects.pods import Pod
@@ -184,18 +184,20 @@ def pod_on(pod: Pod, node: str) -> Pod:
 
 
 def admitted(pod: Pod, other_schedulers: Collection[str] = ()) -> Pod:
-    """A pod as it is injected: with the label, our scheduler, and containers that read their devices.
+    """A pod as it is injected: with the label, our scheduler, tolerations, and containers that read their devices.
 
     A pod with a share is taken from `other_schedulers`, too.
     """
     labels: Mapping[str, str] = {**pod.metadata.labels, contract.GROUP: pod.group}
     share, named = pod.share, pod.spec.scheduler_name
+    tolerated = (Toleration(key, "Exists", effect="NoSchedule") for key in (share.of if share else vendors.TAINTS))
     taken = named in ("", contract.DEFAULT_SCHEDULER_NAME) or (share and named in other_schedulers)
     spec = replace(
         pod.spec,
         scheduler_name=contract.SCHEDULER_NAME if taken else named,
         containers=[_injected(container, share) for container in pod.spec.containers],
         init_containers=[_injected(container, share) for container in pod.spec.init_containers],
+        tolerations=[*pod.spec.tolerations, *tolerated],
     )
     return replace(pod, metadata=replace(pod.metadata, labels=dict(labels)), spec=spec)
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -65,6 +66,56 @@ def test_what_waits_is_said_and_told_by_the_exit_status(tmp_path: Path) -> None:
     assert result.exit_code == 3
     assert "waiting for 9 nvidia.com/gpu, but no shared node has more than 8" in result.output
     assert "default/p" in result.output
+
+
+SHARE = """\
+kind: Pod
+metadata: {name: s}
+spec: {SPEC, containers: [{name: main, resources: {limits: {deviceshare.io/gpu-percent: 30}}}]}
+"""
+
+
+def a_node(name: str, **spec: Any) -> dict[str, Any]:
+    metadata = {
+        "name": name,
+        "labels": {"deviceshare.io/mode": "shared"},
+        "annotations": {"deviceshare.io/devices": "nvidia.com/gpu=4"},
+    }
+    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+    return {"kind": "Node", "metadata": metadata, "spec": spec, "status": status}
+
+
+@pytest.mark.parametrize("what", ["share", "group"])
+def test_what_keeps_a_pod_off_every_node_with_room_is_said(tmp_path: Path, what: str) -> None:
+    """The taint of the devices is tolerated, as admission adds that; another taint and a cordon aren't."""
+    manifests = [SHARE.replace("SPEC, ", "")] if what == "share" else [GROUP, POD]
+    taints = [{"key": key, "effect": "NoSchedule"} for key in ("nvidia.com/gpu", "team")]
+    nodes = [a_node("gpu-1", taints=taints), a_node("gpu-2", unschedulable=True)]
+    result = plan(tmp_path, *manifests, nodes=yaml.safe_dump({"kind": "List", "items": nodes}))
+    assert result.exit_code == 3, result.output
+    said = " ".join(result.output.split())
+    assert "gpu-1: the pod doesn't tolerate its taint team" in said
+    assert "gpu-2: " in said and "cordoned" in said
+
+
+def test_a_node_selector_that_no_node_matches_is_said(tmp_path: Path) -> None:
+    """And one that a node matches decides."""
+    result = plan(tmp_path, SHARE.replace("SPEC", "nodeSelector: {zone: east}"))
+    assert result.exit_code == 3
+    assert "rules it out" in " ".join(result.output.split())
+    result = plan(tmp_path, SHARE.replace("SPEC", "nodeSelector: {zone: west}"), flags=("-o", "json"))
+    assert [pod["node"] for pod in json.loads(result.stdout)["pods"]] == ["gpu-1"]
+
+
+def test_a_pod_that_may_not_go_where_its_group_lives_waits(tmp_path: Path) -> None:
+    """The group lives where its first pod may go."""
+    first = POD.replace("spec: {", "spec: {nodeSelector: {zone: west}, ")
+    second = POD.replace("name: p,", "name: q,").replace("spec: {", "spec: {nodeSelector: {zone: east}, ")
+    result = plan(tmp_path, GROUP, first, second)
+    assert result.exit_code == 3
+    assert "its group lives on node gpu-1: the pod's node selector or affinity rules it out" in " ".join(
+        result.output.split()
+    )
 
 
 def test_yaml_out_is_yaml(tmp_path: Path) -> None:
