@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -169,6 +170,24 @@ def test_what_is_planned_is_what_happens(pool: Pool) -> None:
     (waits,) = json.loads(said)["groups"]
     pool.apply(pod("late", pool.group("late", 5)))
     pool.eventually(lambda: pool.condition(f"{pool.name}-late"), lambda seen: seen.get("message") == waits["message"])
+
+
+def test_twenty_shares_fill_five_of_ten_nodes_as_planned(pool: Pool) -> None:
+    """Of 10 GiB each, one on a GPU of 16: each node that is begun is filled, so that five stay whole for groups."""
+    for _ in range(10):
+        pool.node(4, **{"nvidia.com/gpu.memory": "16384"})
+    limits = {"limits": {"deviceshare.io/gpu-mem": 10}}
+    container = {"name": "main", "image": "busybox", "resources": limits}
+    names = [f"share-{number:02}" for number in range(20)]
+    documents = [pod(name, nodeSelector={"pool": pool.name}, containers=[container]) for name in names]
+    for each in documents:
+        each["metadata"]["namespace"] = pool.name
+
+    said = deviceshare(pool, "plan", "-f", "-", "-o", "json", stdin=json.dumps({"kind": "List", "items": documents}))
+    planned = Counter(each["node"] for each in json.loads(said)["pods"])
+    pool.apply(*documents)
+    bound = Counter(each["spec"]["nodeName"] for each in pool.running(*names))
+    assert sorted(planned.values()) == sorted(bound.values()) == [4] * 5
 
 
 def test_kubectl_finds_the_plugin(pool: Pool, busy: tuple[str, str], tmp_path: Path) -> None:
