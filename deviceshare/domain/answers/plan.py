@@ -232,4 +232,7 @@ class Planner:
             if not pod.node:
                 group = self._groups.get(pod.group)
                 bound = group_status.bound(group, self._fleet, [pod], waits) if group else None
-                yield waiting_pod(pod, self._kept_off.get(pod.metadata.key) or waits.of_pod(pod, group, bound))
+                said = waits.of_pod(pod, group, bound)
+                if said.kind is not ReasonKind.NODES_RULED_OUT:  # which conditions say in the same words
+                    said = self._kept_off.get(pod.metadata.key, said)
+                yield waiting_pod(pod, said)
