@@ -38,7 +38,7 @@ from deviceshare.domain.wording import counted, listed
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
 _HIDDEN = "can't be read"
-_SHARED_FACTS = ("would go to", "would get", "never fits", "health")
+_SHARED_FACTS = ("never fits", "health")
 """Facts of a pod's group that belong to the pod's explanation, too."""
 
 
@@ -229,13 +229,15 @@ def _pending(
     if request is None or pod_obstacle(pod, group, fleet.namespaces):
         return Explanation(subject, str(reason))
     if group is None or of_group is None:
-        nodes = verdicts(fleet, request)
+        nodes = verdicts(fleet, request, pod=pod)
         facts = _outlook(request, nodes) | _never_fits(fleet, request, str(reason))
     else:
         facts = {"group": group.name if reason == bound else f"{group.name}: {bound}"}
         facts |= {name: fact for name, fact in of_group.facts.items() if name in _SHARED_FACTS}
-        nodes = verdicts(fleet, request, invalid(group)) if request.share else of_group.nodes
-        facts |= _outlook(request, nodes) if request.share else {}
+        # The group may go where this pod can't be scheduled to.
+        judged = bool(request.share) or not group.node
+        nodes = verdicts(fleet, request, invalid(group), pod) if judged else of_group.nodes
+        facts |= _outlook(request, nodes) if judged else {}
     if said and said != reason:
         facts["kube-scheduler"] = said.text
     return Explanation(subject, str(reason), facts, nodes)

@@ -17,7 +17,7 @@ from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.device_parts import ContainerPart, container_parts
 from deviceshare.domain.answers.picture import Picture, Unseen, draw
 from deviceshare.domain.answers.verdicts import candidates, chosen_shares
-from deviceshare.domain.answers.waiting import WaitingPod, WaitingReasons, waiting_pod
+from deviceshare.domain.answers.waiting import WaitingPod, WaitingReasons, unusable, waiting_pod
 from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import Claim, claim_of, share_claim_of
@@ -27,7 +27,6 @@ from deviceshare.domain.objects.shares import Request, current
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import invalid, pod_obstacle, request_of
-from deviceshare.domain.placement.node_choice import unusable_for
 from deviceshare.domain.wording import listed
 
 NOBODY: Final[Mapping[str, Pod]] = MappingProxyType({})
@@ -145,8 +144,7 @@ class Planner:
             group = self._settle(group, request, pod)
             node = "" if self._fleet.joining_obstacle(group.request, group.node) else group.node
             request = request_of(pod, group) or request
-            home = self._fleet.node(node)
-            if home and (why := unusable_for(home, pod)):
+            if node and (why := unusable(self._fleet, node, pod)):
                 self._keep_off(pod, f"its group lives on node {node}: {why}")
                 return pod
         else:
@@ -189,15 +187,13 @@ class Planner:
 
     def _best(self, request: Request, fault: Reason | None = None, pod: Pod | None = None) -> tuple[str, int]:
         """The best node for the request that the pod may go to, and how many are as good; "" where none fits."""
-        scores, reasons = candidates(self._fleet, request, fault)
-        if pod is not None and not fault:
-            off = {name: str(reasons[name]) for name in self._fleet.filter(request, [*reasons]).fits}
-            nodes = ((name, self._fleet.node(name)) for name in scores)
-            off |= {name: why for name, node in nodes if node and (why := unusable_for(node, pod))}
-            scores = {name: score for name, score in scores.items() if name not in off}
-            if off and not scores:
-                alike = {why: listed(sorted(name for name in off if off[name] == why), most=3) for why in off.values()}
-                text = "; ".join(sorted(f"{names}: {why}" for why, names in alike.items()))
+        scores, reasons = candidates(self._fleet, request, fault, pod)
+        if pod is not None and not scores and not fault:
+            alike: dict[str, list[str]] = {}
+            for name in self._fleet.filter(request, [*reasons]).fits:
+                alike.setdefault(str(reasons[name]), []).append(name)
+            text = "; ".join(f"{listed(sorted(names), most=3)}: {why}" for why, names in sorted(alike.items()))
+            if alike:
                 self._keep_off(pod, f"no node with room takes it: {text}")
         if not scores:
             return "", 0

@@ -13,6 +13,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import ContainerPart, PodPart, container_parts, named, parts
 from deviceshare.domain.answers.waiting import unusable
 from deviceshare.domain.objects.devices import selected
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import Request, Share, ShareRequest
 from deviceshare.domain.placement import allocation
@@ -67,16 +68,16 @@ class Candidates(NamedTuple):
     reasons: dict[str, Reason]
 
 
-def candidates(fleet: Fleet, request: Request, fault: Reason | None = None) -> Candidates:
+def candidates(fleet: Fleet, request: Request, fault: Reason | None = None, pod: Pod | None = None) -> Candidates:
     """What filter and prioritize answer over all nodes, leaving out nodes that kube-scheduler would not use itself.
 
-    With a `fault` of the request no node fits.
+    With a `fault` of the request no node fits; with a `pod` none that it can't be scheduled to.
     """
     names = fleet.names()
     if fault:
         return Candidates({}, dict.fromkeys(names, fault))
     filtered = fleet.filter(request, names)
-    reasons = filtered.reasons | {name: obstacle for name in filtered.fits if (obstacle := unusable(fleet, name))}
+    reasons = filtered.reasons | {name: obstacle for name in filtered.fits if (obstacle := unusable(fleet, name, pod))}
     return Candidates(fleet.prioritize(request, [name for name in filtered.fits if name not in reasons]), reasons)
 
 
@@ -88,12 +89,12 @@ def chosen_shares(fleet: Fleet, request: Request, node: str) -> tuple[Share, ...
     return allocation.choose_shares(request.share, request.strategy, rooms) or ()
 
 
-def verdicts(fleet: Fleet, request: Request, fault: Reason | None = None) -> list[NodeVerdict]:
+def verdicts(fleet: Fleet, request: Request, fault: Reason | None = None, pod: Pod | None = None) -> list[NodeVerdict]:
     """Every shared node, the best first, then those that lack the fewest devices, then the others.
 
     Of nodes that only lack room for a share of nobody's devices, those with the largest room on one device are first.
     """
-    scores, reasons = candidates(fleet, request, fault)
+    scores, reasons = candidates(fleet, request, fault, pod)
     of = _of_share if request.share and (fleet.home(request) or not request.resources) else _of_devices
     found = [of(fleet, request, name, reasons.get(name), scores.get(name)) for name in fleet.names()]
 

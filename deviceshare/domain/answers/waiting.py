@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import named, sharing
 from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.nodes import admits, untolerated
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import POD, Request, ShareRequest, in_gib
@@ -203,15 +204,20 @@ def scheduler_said(pod: Pod) -> Reason | None:
     return Reason(ReasonKind.UNSCHEDULABLE, pod.refusal.message) if pod.refusal and pod.refusal.message else None
 
 
-def unusable(fleet: Fleet, name: str) -> Reason | None:
-    """Why nobody gets devices on the node, whatever is free there; kube-scheduler's own reasons among them."""
+def unusable(fleet: Fleet, name: str, pod: Pod | None = None) -> Reason | None:
+    """Why nobody, or not this pod, gets devices on the node, whatever is free there; by kube-scheduler's rules, too."""
     if obstacle := fleet.obstacle(name):
         return obstacle
-    node = fleet.node(name)
-    if node is not None and not node.ready:
+    if (node := fleet.node(name)) is None:
+        return None
+    if not node.ready:
         return Reason(ReasonKind.NODE_NOT_READY, "the node is not Ready", f"repair it (kubectl describe node {name})")
-    if node is not None and node.spec.unschedulable:
+    if node.spec.unschedulable:
         return Reason(ReasonKind.NODE_CORDONED, "the node is cordoned", f"kubectl uncordon {name}")
+    if pod and (taint := untolerated(node.spec.taints, pod.spec.tolerations)):
+        return Reason(ReasonKind.NODE_TAINTED, f"the pod doesn't tolerate the node's taint {taint}")
+    if pod and not admits(pod.spec.node_selector, pod.spec.affinity, node):
+        return Reason(ReasonKind.NODES_RULED_OUT, "the pod's node selector or affinity rules the node out")
     return None
 
 

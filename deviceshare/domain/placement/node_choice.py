@@ -156,18 +156,10 @@ def leaves_cordoned(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> bool:
 
 
 def usable(node: Node, pod: Pod) -> bool:
-    """Whether the pod may be scheduled to the node now, whatever is free there."""
-    return node.ready and not unusable_for(node, pod)
-
-
-def unusable_for(node: Node, pod: Pod) -> str:
-    """Why the pod can't be scheduled to the node, whatever is free there, but for its kubelet's state; or ""."""
-    if node.spec.unschedulable:
-        return "it is cordoned"
-    if taint := untolerated(node.spec.taints, pod.spec.tolerations):
-        return f"the pod doesn't tolerate its taint {taint.key}"
-    fits = admits(pod.spec.node_selector, pod.spec.affinity, node)
-    return "" if fits else "the pod's node selector or affinity rules it out"
+    """Whether the pod may be scheduled to the node, whatever is free there."""
+    taint = untolerated(node.spec.taints, pod.spec.tolerations)
+    fits = taint is None and admits(pod.spec.node_selector, pod.spec.affinity, node)
+    return fits and node.ready and not node.spec.unschedulable
 
 
 # A pod's node affinity, tightened to one node: the change that a lifted scheduling gate comes with.

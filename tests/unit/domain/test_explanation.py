@@ -14,6 +14,7 @@ from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part
 from deviceshare.domain.objects.ledger import Claim
+from deviceshare.domain.objects.nodes import Taint
 from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Share
@@ -109,6 +110,23 @@ def test_nodes_that_only_the_scheduler_would_leave_out_do_not_fit() -> None:
     cordoned = replace(a_node("n1"), spec=replace(a_node().spec, unschedulable=True))
     (verdict,) = verdicts(a_fleet(cordoned, ledgers=(a_ledger("n1"),)), a_group().request)
     assert (verdict.fits, verdict.reason) == (False, "the node is cordoned: kubectl uncordon n1")
+
+
+@pytest.mark.parametrize("what", ["share", "group"])
+def test_a_pod_is_not_said_to_go_where_it_can_t_be_scheduled(what: str) -> None:
+    """By a taint that it doesn't tolerate, or by its own selector; the next best node is named instead."""
+    tainted = replace(a_node("n1"), spec=replace(a_node().spec, taints=[Taint("team", "a", "NoSchedule")]))
+    pod, group = (a_share_pod(percent=30), None) if what == "share" else (a_pod(), a_group())
+    fleet = a_fleet(tainted, a_node("n2"), ledgers=(a_ledger("n1"), a_ledger("n2")))
+    told = explain_pod(fleet, pod, group, [pod], None)
+    assert told.facts["would go to"].startswith("n2: ")
+    picky = replace(pod, spec=replace(pod.spec, node_selector={"zone": "west"}))
+    told = explain_pod(fleet, picky, group, [picky], None)
+    assert "would go to" not in told.facts
+    assert {node.node: node.reason for node in told.nodes} == {
+        "n1": "the pod doesn't tolerate the node's taint {team: a}",
+        "n2": "the pod's node selector or affinity rules the node out",
+    }
 
 
 def test_an_invalid_group_fits_nowhere() -> None:
