@@ -44,7 +44,10 @@ def group(name: str, resource: str) -> dict[str, Any]:
 
 
 def pod(name: str) -> dict[str, Any]:
-    """A pod of the group of this name, that even a strict namespace admits, and that never runs anything."""
+    """A pod of the group of this name, that even a strict namespace admits, and that never runs anything.
+
+    It tolerates what admission has every such pod tolerate, so that a taint that keeps pods away keeps it away, too.
+    """
     container = {
         "name": "canary",
         "image": "deviceshare-canary:never-pulled",
@@ -64,7 +67,6 @@ def pod(name: str) -> dict[str, Any]:
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
             "securityContext": {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}},
-            "tolerations": [{"operator": "Exists"}],
             "containers": [container],
         },
     }
