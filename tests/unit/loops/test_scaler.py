@@ -62,3 +62,20 @@ async def test_none_where_the_setting_is_off() -> None:
         world.share("waits", 400, refused=True)
         await asyncio.sleep(120)
         assert not shown(world)
+
+
+@in_virtual_time
+async def test_what_a_leader_left_half_way_is_ended_by_the_next() -> None:
+    """A pod that it created and didn't show yet is shown; one that stands for nobody any more is deleted."""
+    world = World(scaling_namespace=HOME)
+    world.node("n1", 1)
+    meta = {"name": "left", "labels": {contract.SCALING: ""}, "annotations": {contract.SCALING: "ns/gone"}}
+    world.cluster.put(PODS, {"metadata": meta, "spec": {"containers": [{"name": "never-runs"}]}}, HOME)
+    async with world.leading():
+        await soon(lambda: world.open("n1"))
+        await soon(lambda: not shown(world))
+        world.share("waits", 400, refused=True)
+        await soon(lambda: shown(world), 20)
+        name = shown(world)["ns/waits"]["metadata"]["name"]
+        world.cluster.edit(PODS, name, {"status": {"conditions": []}}, HOME)
+        await soon(lambda: shown(world)["ns/waits"]["status"]["conditions"], 60)
