@@ -5,6 +5,8 @@ on 300 nodes.
 """
 
 import heapq
+import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -17,7 +19,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import admits, untolerated
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.shares import POD, Request, ShareRequest, in_gib
+from deviceshare.domain.objects.shares import INITS, POD, WHOLE, Request, ShareRequest, in_gib
 from deviceshare.domain.placement.device_states import SERVES_GROUPS, SERVES_SHARES, DeviceState, Use, held_by, numbers
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import (
@@ -227,11 +229,7 @@ def too_large(fleet: Fleet, request: Request) -> Reason | None:
     None also where that is unknown, such as while the devices of a node are not known yet.
     """
     if not request.resources:
-        most_mib = fleet.largest(request.share.of)
-        if not most_mib or max((need.memory_mib for need in request.share.needs), default=0) <= most_mib:
-            return None
-        text, cure = f"no device of a shared node has more than {in_gib(most_mib)}", "ask for less, or add a node with"
-        return Reason(ReasonKind.NO_NODE_LARGE_ENOUGH, text, f"{cure} larger ones")
+        return _share_too_large(fleet, request)
     most = fleet.situations.most(request)
     if most is None:
         return None
@@ -240,6 +238,24 @@ def too_large(fleet: Fleet, request: Request) -> Reason | None:
     has = listed(f"more than {most[each]} {each}" if most[each] else f"any {each}" for each in lacking)
     node = "no shared node that matches its nodeSelector" if request.node_selector else "no shared node"
     text = f"{node} has {has or f'{together} together'}"
+    return Reason(ReasonKind.NO_NODE_LARGE_ENOUGH, text, "ask for fewer, or add a larger node")
+
+
+def _share_too_large(fleet: Fleet, request: Request) -> Reason | None:
+    """By the memory of one device, or by the number of devices of one node."""
+    needs, most_mib = request.share.needs, fleet.largest(request.share.of)
+    if most_mib and max((need.memory_mib for need in needs), default=0) > most_mib:
+        text, cure = f"no device of a shared node has more than {in_gib(most_mib)}", "ask for less, or add a node with"
+        return Reason(ReasonKind.NO_NODE_LARGE_ENOUGH, text, f"{cure} larger ones")
+    together = math.ceil(sum(need.percent for need in needs if need.role not in INITS) / WHOLE)
+    devices = max(together, *Counter(need.container for need in needs).values())
+    most = 0
+    for resource in request.share.of:
+        found = fleet.situations.most(request._replace(resources={resource: devices}))
+        if found is None:
+            return None
+        most = max(most, found[resource])
+    text = f"no shared node has {f'more than {most} GPUs' if most else 'a GPU'}"
     return Reason(ReasonKind.NO_NODE_LARGE_ENOUGH, text, "ask for fewer, or add a larger node")
 
 

@@ -75,6 +75,21 @@ spec: {SPEC, containers: [{name: main, resources: {limits: {deviceshare.io/gpu-p
 """
 
 
+@pytest.mark.parametrize(
+    ("limits", "wants"),
+    [
+        ("deviceshare.io/gpu-percent: 900", "9 whole GPUs"),
+        ("deviceshare.io/gpu-percent: 60, deviceshare.io/gpu-count: 9", "9 x 60% of a GPU"),
+    ],
+)
+def test_a_share_of_more_devices_than_any_node_has_never_fits(tmp_path: Path, limits: str, wants: str) -> None:
+    """Whatever others give up; of eight GPUs it would only wait."""
+    text = SHARE.replace("SPEC, ", "").replace("deviceshare.io/gpu-percent: 30", limits)
+    said = " ".join(plan(tmp_path, text).output.split())
+    assert f"waiting for {wants}, but no shared node has more than 8 GPUs: ask for fewer" in said
+    assert plan(tmp_path, text.replace("900", "800").replace("9}", "8}")).exit_code == 0
+
+
 def a_node(name: str, **spec: Any) -> dict[str, Any]:
     metadata = {
         "name": name,
