@@ -119,8 +119,10 @@ def preemption(fleet: Fleet, pod: Pod, group: Group | None, everyone: Collection
 
 def rolling_update(fleet: Fleet, pod: Pod, everyone: Iterable[Pod]) -> str:
     """Which pod of an earlier version of its Deployment has the share that the pod waits for, and what to do; or ""."""
-    mine, name = pod.metadata.controller, deployment_of(pod)
-    for old in everyone if mine and name else ():
+    mine, name, request = pod.metadata.controller, deployment_of(pod), request_of(pod, None)
+    if mine is None or name is None or request is None or fits_somewhere(fleet, pod, request):
+        return ""
+    for old in everyone:
         theirs, ledger = old.metadata.controller, fleet.ledger(old.node)
         if ledger is None or old.metadata.uid not in ledger.claims or deployment_of(old) != name or theirs == mine:
             continue

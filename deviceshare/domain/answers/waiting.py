@@ -5,8 +5,6 @@ on 300 nodes.
 """
 
 import heapq
-import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -19,7 +17,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import admits, untolerated
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.shares import INITS, POD, WHOLE, Request, ShareRequest, in_gib
+from deviceshare.domain.objects.shares import POD, Request, ShareRequest, in_gib
 from deviceshare.domain.placement.device_states import SERVES_GROUPS, SERVES_SHARES, DeviceState, Use, held_by, numbers
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import (
@@ -247,9 +245,7 @@ def _share_too_large(fleet: Fleet, request: Request) -> Reason | None:
     if most_mib and max((need.memory_mib for need in needs), default=0) > most_mib:
         text, cure = f"no device of a shared node has more than {in_gib(most_mib)}", "ask for less, or add a node with"
         return Reason(ReasonKind.NO_NODE_LARGE_ENOUGH, text, f"{cure} larger ones")
-    together = math.ceil(sum(need.percent for need in needs if need.role not in INITS) / WHOLE)
-    devices = max(together, *Counter(need.container for need in needs).values())
-    most = 0
+    devices, most = request.share.devices, 0
     for resource in request.share.of:
         found = fleet.situations.most(request._replace(resources={resource: devices}))
         if found is None:

@@ -1,6 +1,7 @@
 """Shares of devices, asked for and granted."""
 
 import hashlib
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -189,6 +190,12 @@ class ShareRequest(NamedTuple):
         whole = texts.pop("whole GPU", 0)
         parts = (f"{count} x {text}" if count > 1 else text for text, count in texts.items())
         return listed([*([f"{whole} whole GPUs" if whole > 1 else "a whole GPU"] if whole else []), *parts])
+
+    @property
+    def devices(self) -> int:
+        """Of how many devices it needs parts at least; each part of a container is of another one."""
+        together = math.ceil(sum(need.percent for need in self.needs if need.role not in INITS) / WHOLE)
+        return max(together, *Counter(need.container for need in self.needs).values())
 
     def container(self, name: str) -> list[Need]:
         """What the container with this name asks for."""

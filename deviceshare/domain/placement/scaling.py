@@ -78,7 +78,7 @@ def scaling_pods(
             mine.pods.append(pod)
             mine.full.append(parts[0])
             continue
-        devices = max(math.ceil(sum(parts)), *(sum(need.container == n.container for n in needs) for need in needs))
+        devices = max(math.ceil(sum(parts)), request.share.devices)
         name = f"pod {pod.metadata.key}"
         bins[name] = _Bin(name, {resource: devices}, each, [pod], parts)
         if devices == 1:

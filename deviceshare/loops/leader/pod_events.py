@@ -41,22 +41,19 @@ class PodEvents:
                 self._sharing.pop(deployment_of(old), None)
             self._warnings.forget(old)
             self._updates.forget(old)
-        if new is None or not new.pending:
+        if new is None:
             return
-        name = deployment_of(new)
-        if name:
+        if name := deployment_of(new):  # of a bound pod, too: it has the share that the next one may wait for
             self._sharing.setdefault(name, set()).add(key)
-        if contract.WARNINGS in new.metadata.annotations:
-            self.queue.add(key)
-        elif name and len(self._sharing[name]) > 1 and (new.refusal or new.awaits_placement):
+        if new.pending and contract.WARNINGS in new.metadata.annotations:
+            self._warnings.record(new, new.metadata.annotations[contract.WARNINGS].replace("\n", "; "))
+        if name and len(self._sharing[name]) > 1 and (new.refusal or new.awaits_placement):
             self.queue.add(key, GATHER_SECONDS)
 
     async def _reconcile(self, key: str) -> None:
         pod = self._context.pods.get(key)
         if pod is None or not pod.pending or pod.metadata.deletion_timestamp:
             return
-        if said := pod.metadata.annotations.get(contract.WARNINGS):
-            self._warnings.record(pod, said.replace("\n", "; "))
         others = (self._context.pods.get(each) for each in self._sharing.get(deployment_of(pod), ()))
         if found := rolling_update(self._context.fleet, pod, filter(None, others)):
             self._updates.record(pod, found)

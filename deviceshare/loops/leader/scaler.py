@@ -5,6 +5,7 @@ come, but whose devices aren't known yet, would not count, and the autoscaler wo
 replaced, since the node may have been filled by others.
 """
 
+import asyncio
 from contextlib import suppress
 from typing import Final
 
@@ -28,6 +29,12 @@ WAITS_SECONDS: Final = 10.0
 """Before a pod counts: others may be ending."""
 LOOK_SECONDS: Final = 30.0
 """Between two looks while pods wait."""
+GATHER_SECONDS: Final = 2.0
+"""Between a change and a look: many pods may be bound in a row."""
+MOST_PODS: Final = 500
+"""Waiting pods that are looked at, in turn: more than so few scaling pods stand for."""
+AT_ONCE: Final = 20
+"""Of them between two turns of the event loop."""
 REPLACED_SECONDS: Final = 1200.0
 """More than a node takes from its creation until its devices are known."""
 MESSAGE: Final = "stands for pending pods; deviceshare deletes it when they have their devices"
@@ -54,12 +61,12 @@ class Scaler:
                 self._waiting[key] = self._context.clock()
                 self.queue.add(ALL, WAITS_SECONDS)
         elif self._waiting.pop(key, None) is not None:
-            self.queue.add(ALL)
+            self.queue.add(ALL, GATHER_SECONDS)
 
     async def _reconcile(self, _: str) -> None:
         now, fleet = self._context.clock(), self._context.fleet
         nodes = fleet.shared_nodes()
-        wanted = scaling_pods(self._unplaced(now), nodes, fleet.largest)
+        wanted = scaling_pods(await self._unplaced(now), nodes, fleet.largest)
         there = await self._context.cluster.list(PODS, namespace=self._namespace, label_selector=contract.SCALING)
         names = {pod.metadata.name for pod in there}
         self._created = {name: self._created.get(name, now) for name in names}
@@ -83,11 +90,14 @@ class Scaler:
         if wanted or there:
             self.queue.add(ALL, LOOK_SECONDS)
 
-    def _unplaced(self, now: float) -> list[UnplacedPod]:
+    async def _unplaced(self, now: float) -> list[UnplacedPod]:
         """The pods that fit nowhere for want of devices, in turn."""
         found, fleet = list[UnplacedPod](), self._context.fleet
         old = (key for key, since in self._waiting.items() if now >= since + WAITS_SECONDS)
-        for pod in in_turn(pod for key in old if (pod := self._context.pods.get(key))):
+        waiting = in_turn(pod for key in old if (pod := self._context.pods.get(key)))
+        for number, pod in enumerate(waiting[:MOST_PODS]):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
             group = self._context.groups.get(pod.group) if pod.group else None
             request = request_of(pod, group)
             if request is None or fleet.home(request) or pod_obstacle(pod, group, fleet.namespaces):

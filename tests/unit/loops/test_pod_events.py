@@ -4,7 +4,8 @@ import asyncio
 
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.leader.pod_events import WAITS_FOR_ITSELF, WARNED
+from deviceshare.loops.leader.pod_events import WAITS_FOR_ITSELF, WARNED, PodEvents
+from deviceshare.loops.ports import ObjectChange
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time
 
@@ -81,3 +82,39 @@ async def test_what_admission_warned_of_is_an_event_of_the_pod() -> None:
         world.refuse("warned")
         await asyncio.sleep(30)
         assert events(world, "warned", WARNED) == ["one; two"]
+
+
+@in_virtual_time
+async def test_a_new_leader_knows_the_pods_that_were_bound_before() -> None:
+    """Its mirror shows them bound from the first."""
+    async with led_world(1) as world:
+        await soon(lambda: world.open("n1"))
+        world.share("old", 60)
+        of_replica_set(world, "old", "web-1")
+        await world.bind("old", "n1")
+        world.share("new", 60)
+        of_replica_set(world, "new", "web-2")
+        world.refuse("new")
+        await soon(lambda: events(world, "new", WAITS_FOR_ITSELF), 5)
+        world.recorder.events.clear()
+        later = PodEvents(world.context)
+        for name in ("old", "new"):
+            later.change(ObjectChange(f"ns/{name}", None, world.read_pod(name)))
+        working = asyncio.create_task(later.queue.run())
+        await soon(lambda: events(world, "new", WAITS_FOR_ITSELF), 5)
+        working.cancel()
+
+
+@in_virtual_time
+async def test_a_pod_that_waits_for_something_else_is_not_told_so() -> None:
+    """A device has room for it: kube-scheduler refused it for CPU."""
+    async with led_world(2) as world:
+        await soon(lambda: world.open("n1"))
+        world.share("old", 60)
+        of_replica_set(world, "old", "web-1")
+        await world.bind("old", "n1")
+        world.share("new", 60)
+        of_replica_set(world, "new", "web-2")
+        world.refuse("new")
+        await asyncio.sleep(30)
+        assert not events(world, "new", WAITS_FOR_ITSELF)
