@@ -76,6 +76,7 @@ def _shares() -> Variables:
         "mostShares": shares.MAX_DEVICES,
         "mostGib": shares.MAX_GIB,
         "strategies": list(STRATEGIES),
+        "isolations": list(shares.ISOLATIONS),
         "usersAnnotations": sorted(contract.USERS),
         "podAnnotations": sorted({*contract.ON_PODS, *(each.annotation for each in vendors.VENDORS)}),
         "containerAnnotations": list(shares.OF_CONTAINERS),
@@ -83,6 +84,8 @@ def _shares() -> Variables:
         "longestContainerName": shares.LONGEST,
         "rebindToken": f"^{shares.PATTERN}$",
         "rebindCure": shares.CURE,
+        "resizePattern": f"^{shares.RESIZE_PATTERN}$",
+        "resizeCure": shares.RESIZE_CURE,
     }
 
 
@@ -110,6 +113,7 @@ def _references(resource: str) -> Iterator[Mapping[str, str]]:
     """What refers to the share of a container that asks by this resource; `path` lacks the container's name."""
     plain, with_env_from = (_late(resource, has_env_from=has) for has in (False, True))
     always = set(_late(resource, framework_limits=False))
+    without_hook = {each.name for each in _late(resource, memory_hook=False)}
     by_variable = {each.env: each.name for each in vendors.VENDORS}
     for each, other in zip(plain, with_env_from, strict=True):
         yield {
@@ -119,13 +123,17 @@ def _references(resource: str) -> Iterator[Mapping[str, str]]:
             "owned": _flag(each.owned),
             "givesWayTo": ",".join(each.gives_way_to),
             "ofFrameworks": _flag(each not in always),
+            "ofHook": _flag(each.name not in without_hook),
             "notBesideEnvFrom": _flag(other.withheld),
         }
 
 
-def _late(resource: str, *, has_env_from: bool = False, framework_limits: bool = True) -> list[Variable]:
+def _late(
+    resource: str, *, has_env_from: bool = False, framework_limits: bool = True, memory_hook: bool = True
+) -> list[Variable]:
     share = ShareOf(_CONTAINER, resource, ShareRequest((), (resource,)), has_env_from)
-    return [each for each in share.variables(framework_limits=framework_limits) if each.path]
+    variables = share.variables(framework_limits=framework_limits, memory_hook=memory_hook)
+    return [each for each in variables if each.path]
 
 
 def _flag(holds: bool) -> str:

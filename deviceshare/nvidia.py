@@ -1,12 +1,13 @@
 """NVIDIA's GPUs, read through NVML. The only importer of `pynvml`.
 
-All of it blocks, and an unhealthy GPU makes NVML answer late: call it in one thread of its own, never on an event loop.
-One thread, because a restart of the `Driver` voids the handles of all others.
+All of it blocks, and an unhealthy GPU makes NVML answer late: call it in a thread of its own, never on an event loop.
+NVML counts its starts and stops, and restarts only when nobody else has it started: a second thread is to be brief.
 
 NVML shows processes by the PIDs of its caller's PID namespace, and only those: the agent's pod needs `hostPID`.
 Reference: https://docs.nvidia.com/deploy/nvml-api/
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from contextlib import suppress
 from ctypes import c_void_p, cast
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import pynvml
 from msgspec import Struct
@@ -343,6 +344,53 @@ def _pci(function: Callable[..., Any], *arguments: object) -> str:
         return f"{int(domain, 16):04x}:{rest}"
     except ValueError:  # of a GPU without PCI, or no text at all
         return ""
+
+
+class MemoryLimits(NamedTuple):
+    """What a control group may use of a GPU's memory, in bytes."""
+
+    soft: int
+    """What is kept for it while others want memory, too."""
+    hard: int
+    """Beyond which its allocations fail."""
+    used: int = 0
+
+
+def memory_limits_obstacle(group: Path) -> str:
+    """Why memory can't be limited by control groups here, with the cure; "" where it can. Needs a started Driver.
+
+    `group` is any control group. https://docs.nvidia.com/deploy/mps/ (memory partitioning), driver r615 and later.
+    """
+    gpus, _ = _find_gpus()
+    for gpu in gpus:
+        try:
+            _limits_of(gpu.handle, group)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                version = _ask_if_known(pynvml.nvmlSystemGetDriverVersion) or "of this node"
+                return f"NVIDIA's driver {version} has no memory limits: install r615 or later"
+            if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
+                return f"GPU {gpu.index} supports no memory limits: use whole GPUs or MIG there"
+            # Of this group alone: each container's is asked for in turn.
+    return "" if gpus else "no GPU answers: run nvidia-smi on the node"
+
+
+def read_memory_limits(uuid: str, group: Path) -> MemoryLimits:
+    """The control group's limits on a GPU; needs a started Driver. Raises NoDriver and NvmlRefused."""
+    found = _ask(_limits_of, _ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), group)
+    return MemoryLimits(found.softLimit, found.hardLimit, found.currentUsed)
+
+
+def set_memory_limits(uuid: str, group: Path, limits: MemoryLimits) -> None:
+    """Sets the control group's limits on a GPU, which takes CAP_SYS_ADMIN; raises NoDriver and NvmlRefused."""
+    wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(group), limits.soft, limits.hard)
+    _ask(pynvml.nvmlDeviceSetMemoryLimits_v1, _ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), wanted)
+
+
+def _limits_of(handle: Any, group: Path) -> Any:
+    found = pynvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(group))
+    pynvml.nvmlDeviceGetMemoryLimits_v1(handle, found)
+    return found
 
 
 class Watch:

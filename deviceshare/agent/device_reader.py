@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from deviceshare import nvidia
 from deviceshare.agent.process_table import ProcessTable
 from deviceshare.domain.device_health.examination import DeviceUse, Inventory, Reading, Xid
+from deviceshare.domain.vendors import NVIDIA
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +45,8 @@ MAX_BYTES: Final = 1 << 20
 """Of one file; eight GPUs take 60 kB."""
 MAX_KINDS: Final = 64
 """Reported at most."""
+_HOOK: Final = "apply-cuda-memory-limits"
+"""Of NVIDIA's container toolkit 1.20.1 and later (NVIDIA/nvidia-container-toolkit#2075)."""
 
 _Listing = tuple[tuple[str, int, int, int], ...]
 """The files of a directory: path, inode, time and size."""
@@ -62,6 +65,8 @@ class CdiSpecs:
         self._directories = directories
         self._listings: list[_Listing | None] = []
         self._names: Mapping[str, set[str]] = {}
+        self.memory_hook = False
+        """Whether NVIDIA's hook sets memory limits (memory_limits.py): some specification of its devices has it."""
 
     def kinds(self, uuids: Collection[str]) -> list[str] | None:
         """The kinds that name every one of these devices, sorted; None where no directory can be read."""
@@ -91,14 +96,15 @@ class CdiSpecs:
             return None
         if listings != self._listings:
             sound: dict[tuple[str, str], bool] = {}
+            hooked = set[str]()
             for files in listings:
                 # As runtimes do: a device named by two specifications of one directory is unknown.
-                counts = Counter(name for path, *_ in files or () for name in _devices_of(Path(path)))
+                counts = Counter(name for path, *_ in files or () for name in _devices_of(Path(path), hooked))
                 sound |= {name: count == 1 for name, count in counts.items()}
             names: dict[str, set[str]] = {}
             for kind, device in (name for name, alone in sound.items() if alone):
                 names.setdefault(kind, set()).add(device)
-            self._listings, self._names = listings, names
+            self._listings, self._names, self.memory_hook = listings, names, not hooked.isdisjoint(NVIDIA.kinds)
             log.info("Read CDI specifications", files=sum(map(len, filter(None, listings))), kinds=sorted(names))
         return self._names
 
@@ -120,11 +126,17 @@ def _listing(directory: Path) -> _Listing | None:
     return tuple(entries)
 
 
-def _devices_of(path: Path) -> set[tuple[str, str]]:
-    """Kind and name of each device of one specification; empty where the file isn't one."""
+def _devices_of(path: Path, hooked: set[str]) -> set[tuple[str, str]]:
+    """Kind and name of each device of one specification; empty where the file isn't one.
+
+    Kinds whose devices come with the hook that limits memory are added to `hooked`.
+    """
     try:
         spec = _load(path)
         kind, devices = spec["kind"], spec["devices"]
+        edits = [each.get("containerEdits") or {} for each in (spec, *devices)]
+        if any(_HOOK in (hook.get("args") or ()) for edit in edits for hook in edit.get("hooks") or ()):
+            hooked.add(kind)
         return {(kind, name) for each in devices if isinstance(name := each["name"], str)} if "/" in kind else set()
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
         log.warning("Skipped an unreadable CDI specification", file=str(path), error=str(error)[:200])

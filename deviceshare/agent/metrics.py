@@ -13,6 +13,7 @@ from prometheus_client import Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from deviceshare.agent.memory_limits import Outcome
 from deviceshare.agent.violations import CAUSES
 from deviceshare.domain.device_health.examination import APPLICATION_XIDS, Xid
 from deviceshare.domain.objects.hardware import Hardware, Part
@@ -50,6 +51,41 @@ class AgentMetrics(ServerMetrics):
         )
         text = "Connections of programs with the turn that ended before they said that they had."
         self._turns_lost = counter("deviceshare_turns_lost_total", text)
+
+        self._limited = Histogram(
+            "deviceshare_memory_limit_seconds",
+            "Time from the start of a container with a share until the agent had limited its device memory.",
+            buckets=(0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 30.0),
+            registry=self.registry,
+        )
+        text = "Containers that were found without the limit of device memory of their share, and got it."
+        self._limits_repaired = counter("deviceshare_memory_limits_repaired_total", text)
+
+    def limited(self, seconds: float) -> None:
+        """Counts a container whose memory was limited so long after its start."""
+        self._limited.observe(seconds)
+
+    def repaired(self) -> None:
+        """Counts a container that was found without its limit."""
+        self._limits_repaired.inc()
+
+    def watch_limits(self, outcome: Callable[[], Outcome]) -> None:
+        """Adds what was found of memory limits, computed at each scrape. Call it once."""
+
+        def compute() -> Iterable[GaugeMetricFamily]:
+            found = outcome()
+            text = "Who sets memory limits of shares on the node; without a series nobody does."
+            mode = GaugeMetricFamily("deviceshare_memory_limits", text, labels=["by"])
+            if found.mode:
+                mode.add_metric([found.mode], 1)
+            yield mode
+            text = "Containers with shares, and sandboxes beside them, that have their limit of device memory."
+            yield GaugeMetricFamily("deviceshare_memory_limited_containers", text, found.groups)
+            text = "Containers with shares that have no limit of device memory where they should."
+            missing = sum(bool(each.missing) for each in found.reports)
+            yield GaugeMetricFamily("deviceshare_memory_limits_missing", text, missing)
+
+        self.registry.register(_Computed(compute))
 
     def count_xid(self, xid: Xid) -> None:
         """Counts a reported error."""

@@ -8,6 +8,7 @@ import structlog
 from msgspec.structs import replace
 
 from deviceshare.agent.allocations import Allocations
+from deviceshare.agent.memory_limits import Outcome
 from deviceshare.agent.own_node import OwnNode, Writer
 from deviceshare.agent.violations import Violations
 from deviceshare.domain import contract
@@ -146,6 +147,11 @@ class Reporter:
         self.run = self._queue.run
         node.ledgers.subscribe(lambda change: self._queue.add(change.key))
 
+    @property
+    def written(self) -> Hardware | None:
+        """What the API server has of this agent; None while something else is being written."""
+        return self._kept if self._wanted == self._written else None
+
     def want(self, hardware: Hardware) -> None:
         """Reports this, unless it is reported already."""
         if hardware != self._wanted:
@@ -212,6 +218,8 @@ class DeviceMonitor:
         """What is to be reported; None until that is known."""
         self.turns: ReportedTurns | None = None
         """The part of it that is about turns."""
+        self.limits = Outcome()
+        """What was found of memory limits."""
         self._node = node
         self._violations = violations
         self._allocations = allocations
@@ -249,6 +257,11 @@ class DeviceMonitor:
             self.turns = turns
             self.report()
 
+    def take_limits(self, outcome: Outcome) -> None:
+        """Reports what was found of memory limits."""
+        self.limits = outcome
+        self.report()
+
     def report(self) -> None:
         """Reports what is known by now. To be called when a part of it has changed."""
         if self.hardware is None or not self._allocations.asked:
@@ -260,6 +273,9 @@ class DeviceMonitor:
             trespasses=self._violations.trespasses.rows,
             overuses=self._violations.overuses.rows,
             turns=self.turns,
+            memory_limits=self.limits.mode,
+            counts_only=self.limits.obstacle,
+            limits=list(self.limits.reports),
         )
         self.reporter.want(self.hardware)
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from deviceshare import __version__, daemon, kubelet, timestamps
 from deviceshare.agent.allocations import Allocations
 from deviceshare.agent.device_reader import CdiSpecs, DeviceReader
+from deviceshare.agent.memory_limits import MemoryLimits
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.agent.monitor import DeviceMonitor
 from deviceshare.agent.own_node import NODE_PODS, OwnNode
@@ -77,14 +78,27 @@ class Agent:
             settings.placeholders,
         )
         self._monitor = DeviceMonitor(node, api, violations, self._allocations, on_xid=self._metrics.count_xid)
+        specs = CdiSpecs(settings.cdi_directories)
         self._reader = DeviceReader(
             self._monitor.take,
             processes=self._processes,
             sysfs=settings.sys_root,
-            specs=CdiSpecs(settings.cdi_directories),
+            specs=specs,
             visible=settings.visible_devices,
             missing=self._monitor.health.misses_device,
         )
+        self._limits = MemoryLimits(
+            node,
+            self._metrics,
+            lambda: self._monitor.take_limits(self._limits.outcome),
+            mode=settings.memory_limits,
+            root=settings.cgroup_root,
+            hook=lambda: specs.memory_hook,
+            split=lambda: any(part.mig for part in self._monitor.health.devices),
+            written=lambda: kept.limits if (kept := self._monitor.reporter.written) else None,
+        )
+        self._monitor.limits = self._limits.outcome
+        self._metrics.watch_limits(lambda: self._limits.outcome)
         self._metrics.watch_devices(
             lambda: self._monitor.hardware,
             lambda: self._monitor.usage,
@@ -115,6 +129,7 @@ class Agent:
             background.run("report", self._monitor.reporter.run)
             background.run("allocations", self._allocations.run)
             background.run("device-reader", self._reader.run)
+            background.run("memory-limits", self._limits.run)
             background.run("turn-reports", self._turn_reports.run)
             if self._pods_server:
                 background.run("turns", self._turns.run)
@@ -134,7 +149,11 @@ class Agent:
 
         live = {"devices": self._monitor.fault}
         routes = [
-            *probe_routes(live, {"report": lambda: self._monitor.reporter.fault}, self._metrics),
+            *probe_routes(
+                live,
+                {"report": lambda: self._monitor.reporter.fault, "limits": lambda: self._limits.fault},
+                self._metrics,
+            ),
             Route("GET", "/usage", usage),
             Route("GET", "/use", use),
         ]

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from deviceshare.agent import memory_limits
 from deviceshare.agent.violations import CAUSES, TRESPASS
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.device_health.violations import (
@@ -47,6 +48,8 @@ class AgentSettings:
     pod_resources: str
     placeholders: str
     excluded_namespaces: frozenset[str]
+    memory_limits: str
+    cgroup_root: Path
     enforce: str
     overuse_tolerance: int
     overuse_grace: int
@@ -105,6 +108,19 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=NAMESPACES,
             default=f"kube-system,{contract.NAMESPACE}",
             help="Namespaces excluded from the webhooks: pods there are of no group, whatever their annotations say.",
+        ),
+        flag(
+            "--memory-limits",
+            type=click.Choice(memory_limits.MODES),
+            default=memory_limits.OFF,
+            help="Who limits the memory of containers with shares, where NVIDIA's driver can: nobody; the agent; or the"
+            " hook of NVIDIA's container toolkit, whose work the agent audits. Takes root and CAP_SYS_ADMIN.",
+        ),
+        flag(
+            "--cgroup-root",
+            type=directory,
+            default="/sys/fs/cgroup",
+            help="Where the node's control groups are mounted, version 2.",
         ),
         flag(
             "--enforce",

@@ -17,7 +17,8 @@ IDENTITY: Final = f"system:serviceaccount:{NAMESPACE}:deviceshare"
 """The user name under which deviceshare itself calls the API server, unless a flag names another."""
 
 PREFIX: Final = f"{API_GROUP}/"
-"""Every annotation under this prefix is deviceshare's own, but for `USERS`, which the user sets once, and `REBIND`."""
+"""Every annotation under this prefix is deviceshare's own, but for `USERS`, which the user sets once, `REBIND` and
+`RESIZE`."""
 
 # On nodes.
 MODE_LABEL: Final = f"{PREFIX}mode"
@@ -43,7 +44,11 @@ SCALING: Final = f"{PREFIX}scaling"
 
 STRATEGY: Final = f"{PREFIX}strategy"
 """`binpack` or `spread`: whether a share is taken where least is free, or where most is."""
-USERS: Final = frozenset({GROUP, STRATEGY})
+ISOLATION: Final = f"{PREFIX}isolation"
+"""`required` or `preferred`: whether the pod's shares go only where their limits are enforced (memory_limits.py)."""
+BURST: Final = f"{PREFIX}gpu-mem-burst"
+"""GiB of each device that a container may use beyond its share while nobody else wants them, where that is enforced."""
+USERS: Final = frozenset({GROUP, STRATEGY, ISOLATION, BURST})
 """The annotations of pods that the user writes, once."""
 
 # On groups: written by the leader.
@@ -101,9 +106,12 @@ SHARED_NODE_LABELS: Final = f"{PREFIX}shared-node-labels"
 REBIND: Final = f"{PREFIX}rebind"
 """Asks for other devices in place of unhealthy ones; the value, new each time, names the request."""
 
+RESIZE: Final = f"{PREFIX}resize"
+"""On pods with shares: `main=12288Mi` or `main=50%`, several with commas: how large containers' parts are to be."""
+
 ON_PODS: Final = USERS | {
     *(SELECTED_DEVICES, GROUP_UID, POD_UID, SHARES, PLACED_ON, WARNINGS),
-    *(WOKEN_AT, NOMINATED_NODE, BIND_FENCE, ENDED, FORMER_DEVICES, REBIND),
+    *(WOKEN_AT, NOMINATED_NODE, BIND_FENCE, ENDED, FORMER_DEVICES, REBIND, RESIZE),
 }
 """The annotations of pods, but for those of vendors and of containers (shares.is_annotation)."""
 

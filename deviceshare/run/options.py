@@ -15,7 +15,7 @@ from deviceshare.domain.admission import bypasses, settings
 from deviceshare.domain.admission.dialects import OPT_IN, UNSUPPORTED, WARN
 from deviceshare.domain.objects.groups import AFTER_LAST_POD, DELETION_POLICIES, NEVER, LabelRequirement, LabelSelector
 from deviceshare.domain.objects.nodes import is_label
-from deviceshare.domain.objects.shares import SYSTEMS
+from deviceshare.domain.objects.shares import ISOLATIONS, PREFERRED, SYSTEMS
 from deviceshare.domain.placement.handover import AUTO, STYLES
 from deviceshare.flags import (
     FILE,
@@ -135,6 +135,20 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice([ON, OFF]),
             default=ON,
             help="Whether containers with a share get the variables by which JAX, PyTorch and TensorFlow keep to it.",
+        ),
+        flag(
+            "--isolation",
+            type=click.Choice(ISOLATIONS),
+            default=PREFERRED,
+            help=f"Where shares go whose pods don't say ({contract.ISOLATION}): only where the node enforces limits of"
+            " device memory, or also where it only counts.",
+        ),
+        flag(
+            "--memory-hook",
+            type=click.Choice([ON, OFF]),
+            default=OFF,
+            help="Whether containers with a share get the variables by which the hook of NVIDIA's container toolkit"
+            " limits their device memory.",
         ),
         flag(
             "--group-memory",

@@ -70,6 +70,8 @@ class Settings:
     replaced_schedulers: frozenset[str]
     unsupported: str
     framework_limits: str
+    isolation: str
+    memory_hook: str
     group_memory: str
     tolerations: str
     release_after: str
@@ -164,6 +166,8 @@ class Settings:
             self.placement,
             self.unsupported,
             self.tolerations == ON,
+            self.isolation,
+            self.memory_hook == ON,
         )
 
     @property

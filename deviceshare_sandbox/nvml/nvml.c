@@ -189,6 +189,62 @@ int nvmlDeviceGetMigMode(device_t *device, unsigned int *current, unsigned int *
 }
 #endif
 
+/* ---- memory limits ---- */
+
+#ifndef OLD_DRIVER
+typedef struct { const char *group; unsigned long long soft, hard; } set_limits_t;
+typedef struct { const char *group; unsigned long long soft, hard, used; } get_limits_t;
+
+/* A file for each GPU and control group beside the script, named by the group's inode: so limits outlive the process that
+ * set them, and end with their group, as the kernel's do. */
+static int limits_file(const device_t *device, const char *group, char *path, size_t size) {
+    script_t script;
+    struct stat is;
+    if (!first(&script, "limits", NULL, NULL)) return 13; /* function not found */
+    if (!group || stat(group, &is)) return 6;             /* not found */
+    snprintf(path, size, "%s/%s@%llu", script.word[1], device->uuid, (unsigned long long)is.st_ino);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryLimits_v1(device_t *device, get_limits_t *answer) {
+    char path[512];
+    ANSWER(device);
+    int refused = limits_file(device, answer->group, path, sizeof path);
+    if (refused) return refused;
+    answer->soft = 0, answer->hard = ~0ULL, answer->used = 0;
+    FILE *file = fopen(path, "r");
+    if (file && fscanf(file, "%llu %llu %llu", &answer->soft, &answer->hard, &answer->used) < 2) answer->hard = ~0ULL;
+    if (file) fclose(file);
+    return SUCCESS;
+}
+
+int nvmlDeviceSetMemoryLimits_v1(device_t *device, const set_limits_t *wanted) {
+    char path[512], draft[520];
+    ANSWER(device);
+    int refused = limits_file(device, wanted->group, path, sizeof path);
+    if (refused) return refused;
+    if (wanted->soft > wanted->hard) return INVALID_ARGUMENT;
+    get_limits_t before = {.group = wanted->group};
+    nvmlDeviceGetMemoryLimits_v1(device, &before);
+    snprintf(draft, sizeof draft, "%s.new", path);
+    FILE *file = fopen(draft, "w");
+    if (!file) return 4; /* no permission */
+    fprintf(file, "%llu %llu %llu %s\n", wanted->soft, wanted->hard, before.used, wanted->group);
+    fclose(file);
+    return rename(draft, path) ? UNKNOWN : SUCCESS;
+}
+#endif
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **device) {
+    script_t script;
+    ANSWER(NULL);
+    if (!first(&script, "gpu", uuid, NULL)) return 6; /* not found */
+    device_t *found = handle(uuid);
+    ANSWER(found);
+    *device = found;
+    return SUCCESS;
+}
+
 /* ---- links ---- */
 
 static int remote(const device_t *device, unsigned int link, script_t *script) {

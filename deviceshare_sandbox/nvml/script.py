@@ -48,7 +48,7 @@ class Script:
         each two instead.
         """
         uuids = [uuid(i) for i in range(count)]
-        self._lines = [line for line in self._lines if line[0] in ("driver", "xid", "error")]
+        self._lines = [line for line in self._lines if line[0] in ("driver", "xid", "error", "limits")]
         self._lines += [("gpu", uuids[i], address(i), str(memory_mib), model) for i in range(count)]
         for i in range(count):
             for lane in range(lanes):
@@ -109,6 +109,11 @@ class Script:
         self._lines = [line for line in self._lines if line[:3] != ("process", uuid, kind)]
         self._lines += [("process", uuid, kind, str(pid), "-" if m is None else str(m)) for pid, m in entries]
         self._write()
+
+    def limit_memory(self, directory: Path) -> None:
+        """Gives the driver memory limits by control group (r615 and later), and keeps them in this directory."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self._add("limits", str(directory))
 
     def error(self, function: str, code: int, uuid: str = "") -> None:
         """Makes a function of NVML end in this error, for all GPUs or for one."""

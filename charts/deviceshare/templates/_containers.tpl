@@ -73,6 +73,8 @@ capabilities:
     - --unsupported={{ .Values.shares.unsupported }}
     - --replaced-schedulers={{ join "," .Values.shares.replacedSchedulers }}
     - --framework-limits={{ ternary "on" "off" .Values.shares.frameworkLimits }}
+    - --isolation={{ .Values.shares.isolation }}
+    - --memory-hook={{ ternary "on" "off" (eq .Values.shares.memoryLimits "hook") }}
     - --group-memory={{ .Values.groups.memory }}
     - --tolerations={{ ternary "on" "off" .Values.handover.tolerations }}
     {{- if include "deviceshare.webhookClients" . }}

@@ -26,6 +26,7 @@ from deviceshare.domain.objects.shares import (
     INITS,
     METAGPU,
     MIB_PER_GIB,
+    PREFERRED,
     Need,
     ShareRequest,
     container_annotation,
@@ -72,7 +73,7 @@ def inject(
     of_containers = _environments(pod.spec.lists(), asking, settings, in_group=bool(name))
     patch += of_containers.patch
     warnings += of_containers.warnings
-    patch += _kept(pod, warnings)
+    patch += _annotations(pod, {contract.ISOLATION: settings.isolation} if share else {}, warnings)
     if name and group is None and group_known:
         passing.append(f"SharedDeviceGroup {name!r} doesn't exist yet; the pod waits for it (kubectl get sdg)")
     return Injection(patch, [*passing, *warnings])
@@ -93,19 +94,21 @@ def inject_ephemeral(pod: Draft, existing: Collection[str], settings: InjectionS
 # The pod, but for its containers.
 
 
-def _kept(pod: Draft, warnings: Sequence[str]) -> list[Json]:
-    """The warnings on the pod itself, since nobody reads those that a controller gets.
+def _annotations(pod: Draft, defaults: Mapping[str, str], warnings: Sequence[str]) -> list[Json]:
+    """The settings that the pod doesn't name, and the warnings, since nobody reads those that a controller gets.
 
-    What is there already is of this creation, which other webhooks may have had reviewed once more, or was copied.
+    Warnings that are there already are of this creation, which other webhooks may have had reviewed once more, or were
+    copied.
     """
-    annotations = pod.metadata.annotations
-    before = list(filter(None, (annotations or {}).get(contract.WARNINGS, "").split("\n")))
+    annotations = pod.metadata.annotations or {}
+    added = {key: value for key, value in defaults.items() if key not in annotations and value != PREFERRED}
+    before = list(filter(None, annotations.get(contract.WARNINGS, "").split("\n")))
     text = "\n".join([*before, *(each for each in warnings if each not in before)])[:_LONGEST_WARNINGS]
-    if not warnings or text == "\n".join(before):
-        return []
-    if annotations is None:
-        return [_set("/metadata/annotations", {contract.WARNINGS: text})]
-    return [_set(_pointer("annotations", contract.WARNINGS), text)]
+    if warnings and text != "\n".join(before):
+        added[contract.WARNINGS] = text
+    if added and pod.metadata.annotations is None:
+        return [_set("/metadata/annotations", added)]
+    return [_set(_pointer("annotations", key), value) for key, value in added.items()]
 
 
 _LONGEST_WARNINGS: Final = 1024
@@ -234,7 +237,7 @@ class ShareOf(NamedTuple):
     """The whole pod's."""
     has_env_from: bool
 
-    def variables(self, *, framework_limits: bool) -> Iterator[Variable]:
+    def variables(self, *, framework_limits: bool, memory_hook: bool = False) -> Iterator[Variable]:
         """What the Binding says of it, by the names under which programs look for it; then what is known before."""
         for vendor in vendors.vendors_of(self.request.of):
             path = field_path(shares.devices_of_container(vendor, self.container))
@@ -242,6 +245,9 @@ class ShareOf(NamedTuple):
         yield self._late("DEVICESHARE_MEMORY_LIMIT_MIB", shares.MEMORY_LIMIT, owned=True)
         yield self._late("DEVICESHARE_PERCENT", shares.PERCENT, owned=True)
         yield self._late("DEVICESHARE_MEMORY_FRACTION", shares.MEMORY_FRACTION, owned=True)
+        if memory_hook and vendors.NVIDIA.resource in self.request.of:
+            yield self._late("NVIDIA_GPU_MEMORY_LIMIT", shares.HARD_LIMIT, owned=True)
+            yield self._late("NVIDIA_GPU_MEMORY_REQUEST", shares.SOFT_LIMIT, owned=True)
         if self.resource == ALIYUN_GPU_MEM:
             yield self._late("ALIYUN_COM_GPU_MEM_IDX", shares.DEVICE_INDEX)
             yield self._late("ALIYUN_COM_GPU_MEM_DEV", shares.DEVICE_GIB)
@@ -300,7 +306,9 @@ def _variables(
 
     Of vendors that serve no share of the container's own, it sees the devices of its group.
     """
-    own = list(share.variables(framework_limits=settings.framework_limits)) if share else [CUDA_ORDER]
+    own = [CUDA_ORDER]
+    if share:
+        own = list(share.variables(framework_limits=settings.framework_limits, memory_hook=settings.memory_hook))
     if share is None and in_group and settings.group_memory == GROW:
         own += (JAX_GROWS, GROWTH)
     names = {each.name for each in own}

@@ -4,6 +4,7 @@ The mutating admission runs before, but may have been unavailable: pods that it 
 A refusal names the field and what to do; an empty one allows.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
@@ -20,6 +21,8 @@ from deviceshare.domain.objects.shares import (
     DIALECTS,
     GPU_PERCENT,
     MIB_PER_GIB,
+    RESIZE_CURE,
+    RESIZE_PATTERN,
     SYSTEMS,
     ShareRequest,
     in_gib,
@@ -199,13 +202,15 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
         return f"metadata.labels[{changed}] can't be changed: delete the pod and create it with another group or share"
     if fault := _rebind_fault(old, new):
         return f"metadata.annotations[{contract.REBIND}]: {fault}"
+    if fault := _resize_fault(old, new):
+        return f"metadata.annotations[{contract.RESIZE}]: {fault}"
     if _ungated(old, new):
         return (
             f"spec.schedulingGates: {contract.PLACEMENT_GATE} is removed by deviceshare, together with the pod's"
             " devices and its node: leave it as it is"
         )
     ours = {key for each in metadata for key in each.annotations if is_ours_alone(key)} | contract.USERS
-    ours -= {contract.REBIND}
+    ours -= {contract.REBIND, contract.RESIZE}
     changed = _changed(old.metadata.annotations, new.metadata.annotations, ours)
     if changed in contract.USERS:
         what = changed.removeprefix(contract.PREFIX)
@@ -227,6 +232,16 @@ def _rebind_fault(old: Pod, new: Pod) -> str:
             " (a group's devices are replaced by deviceshare rebind GROUP)"
         )
     return token_fault(token)
+
+
+def _resize_fault(old: Pod, new: Pod) -> str:
+    """Why other sizes may not be requested, or ""."""
+    wanted = new.metadata.annotations.get(contract.RESIZE)
+    if wanted is None or wanted == old.metadata.annotations.get(contract.RESIZE):
+        return ""
+    if contract.SHARES not in new.metadata.annotations:
+        return "the pod has no share of a device that could be resized: leave it out"
+    return "" if re.fullmatch(RESIZE_PATTERN, wanted) else RESIZE_CURE
 
 
 def review_ephemeral_containers(pod: Draft, existing: Collection[str], group: Group | None) -> str:

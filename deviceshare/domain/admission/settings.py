@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.dialects import WARN
-from deviceshare.domain.objects.shares import SYSTEMS
+from deviceshare.domain.objects.shares import PREFERRED, SYSTEMS
 
 WEBHOOKS, POLICIES = "webhooks", "policies"
 MODES: Final = (WEBHOOKS, POLICIES)
@@ -59,6 +59,10 @@ class InjectionSettings(NamedTuple):
     """What becomes of a pod that asks for what deviceshare doesn't have; one of dialects.UNSUPPORTED."""
     tolerations: bool = True
     """Whether pods tolerate the taints by which managed clusters keep other pods from nodes with devices."""
+    isolation: str = PREFERRED
+    """Where shares go whose pods don't say; one of shares.ISOLATIONS."""
+    memory_hook: bool = False
+    """Whether containers with a share get the variables that NVIDIA's hook reads (memory_limits.py)."""
 
 
 DEFAULTS: Final = InjectionSettings()

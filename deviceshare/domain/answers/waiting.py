@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import named, sharing
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import admits, untolerated
@@ -125,14 +124,13 @@ class WaitingReasons:
         self, pods: Iterable[Pod], groups: Mapping[str, Group], bound: Mapping[str, Reason]
     ) -> Iterable[list[WaitingPod]]:
         """The waiting ones of the pods, those that want the same together; `bound` is each group's condition Bound."""
-        alike: dict[tuple[str, ShareRequest, str, str], list[Pod]] = {}
+        alike: dict[tuple[str, ShareRequest, str, bool, str], list[Pod]] = {}
         for pod in pods:
             if pod.pending:
-                strategy = pod.metadata.annotations.get(contract.STRATEGY, "")
                 request = None if pod.group else request_of(pod, None)
                 # A share whose bind died half-way waits for the node of its claim, and no other pod does.
                 own = pod.metadata.uid if request and self._fleet.home(request) else ""
-                alike.setdefault((pod.group, pod.share, strategy, own), []).append(pod)
+                alike.setdefault((pod.group, pod.share, pod.strategy, pod.isolated, own), []).append(pod)
         for (name, *_), mine in alike.items():
             found = self._of_alike(mine, groups.get(name), bound.get(name))
             yield [waiting_pod(pod, reason) for pod, reason in found]

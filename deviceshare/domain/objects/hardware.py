@@ -85,6 +85,7 @@ are not reported."""
 MAX_TRESPASSES: Final = 32
 """Reported at most, to bound the object's size; so are overuses."""
 MAX_OVERUSES: Final = 32
+MAX_LIMITS: Final = 64
 
 
 class Part(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -164,6 +165,31 @@ class Overuse(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True)
     """When it was found, RFC 3339."""
 
 
+class LimitReport(Struct, frozen=True, gc=False, order=True, rename="camel", omit_defaults=True):
+    """A container whose limit of a device's memory isn't its share: it is missing, or was lowered for a resize."""
+
+    pod: str
+    """`namespace/name`"""
+    uid: str
+    container: str
+    """"" where it isn't known yet which."""
+    uuid: str
+    """The device's."""
+    limit_mib: int = 0
+    """To what it was lowered on request (resizing.py); 0 where it is missing."""
+    missing: str = ""
+    """Why there is none."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Whose limit it is, of which device."""
+        return self.uid, self.container, self.uuid
+
+
+HOOK: Final = "hook"
+BY_AGENT: Final = "agent"
+
+
 class Hardware(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """The agent's whole report on its node."""
 
@@ -185,6 +211,13 @@ class Hardware(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True
     read specifications."""
     runtime: str = ""
     """How the agent's own container got the devices: `cdi`, `variable`, or "" where that is unknown."""
+    memory_limits: str = ""
+    """Who sets limits of device memory that programs can't exceed: HOOK, before a container starts, and the agent where
+    that failed; or BY_AGENT, right after its start. "" where nobody does, and shares are only counted."""
+    counts_only: str = ""
+    """Why nobody does, with the cure."""
+    limits: list[LimitReport] = field(default_factory=list)
+    """The containers with shares that have another limit than their share."""
     published: bool = False
     """Whether the devices are those that a DRA driver publishes (hardware.py), since no agent reports any. Nobody
     watches them, and their numbers are of the kernel's device files, not those that a runtime takes. It isn't stored.

@@ -33,6 +33,9 @@ _CLAIM = "spec.claims["
 """How the path of a claim begins that can't be read (object_decoder.py)."""
 
 
+_NO_LIMITS: Final = (
+    "no agent sets memory limits: set agent.enabled=true and shares.memoryLimits=agent in the chart's values"
+)
 LISTED: Final = 2
 """As many shares of a claim are stored as objects, which older versions read, too; more are packed."""
 
@@ -225,6 +228,12 @@ class NodeDevices(Struct, frozen=True, dict=True, rename="camel"):
         """MiB of a device in the node's present numbering; 0 where that is unknown."""
         part = self.hardware.named(device.uuid) if device.uuid else self.hardware.part(device.resource, device.index)
         return max((part.memory_mib if part else 0) or self.status.memory_mib.get(device.resource, 0), 0)
+
+    @property
+    def counts_only(self) -> str:
+        """Why limits of device memory aren't enforced on the node, with the cure; "" where they are."""
+        hardware = self.status.hardware
+        return "" if hardware.memory_limits else hardware.counts_only or _NO_LIMITS
 
     def held(self, claim: Claim) -> Devices:
         """What the claim holds, in the node's present numbering; former devices not among them."""

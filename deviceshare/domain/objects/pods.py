@@ -14,6 +14,7 @@ from deviceshare.domain.objects.pod_spec import TERMINAL, Container, PodSpec, Po
 from deviceshare.domain.objects.shares import (
     GROUP,
     POD,
+    REQUIRED,
     Holder,
     Share,
     ShareRequest,
@@ -122,10 +123,16 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         return self.metadata.annotations.get(contract.STRATEGY, "binpack")
 
     @property
+    def isolated(self) -> bool:
+        """Whether its share goes only where limits are enforced."""
+        return self.metadata.annotations.get(contract.ISOLATION) == REQUIRED
+
+    @property
     def queue_key(self) -> str:
         """Equal for waiting pods that want the same: their group, or their namespace and share; "" for others."""
-        share = f"{SHARE_KEY}{self.metadata.namespace} {self.strategy} {tuple(self.share)}" if self.share else ""
-        return self.group or share
+        if self.group or not self.share:
+            return self.group
+        return f"{SHARE_KEY}{self.metadata.namespace} {self.strategy}{self.isolated:d} {tuple(self.share)}"
 
     @property
     def sharer(self) -> Holder:

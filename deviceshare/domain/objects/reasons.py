@@ -31,6 +31,7 @@ class ReasonKind(StrEnum):
     LEDGER_FULL = "LedgerFull"
     QUOTA = "QuotaExceeded"
     MEMORY_UNKNOWN = "DeviceMemoryUnknown"
+    COUNTED_ONLY = "SharesNotEnforced"
     GROUP_ELSEWHERE = "GroupElsewhere"
     CLAIM_RELEASING = "ClaimReleasing"
     INSUFFICIENT = "InsufficientResources"

@@ -29,6 +29,10 @@ MEMORY_LIMIT: Final = "memory-limit-mib"
 """MiB of device memory that the container may use, over all its devices."""
 PERCENT: Final = "percent"
 """A container's share in hundredths of a device: 150 is one and a half."""
+HARD_LIMIT: Final = "gpu-memory-limit"
+"""MiB that the container may use of each of its devices, as NVIDIA's hook takes it; nowhere else is it written."""
+SOFT_LIMIT: Final = "gpu-memory-request"
+"""Likewise, what is kept for it of each."""
 MEMORY_FRACTION: Final = "memory-fraction"
 """A container's share as a fraction of each of its devices; of several the least."""
 HEAP_FRACTION: Final = "heap-fraction"
@@ -40,7 +44,14 @@ DEVICE_INDEX: Final = "device-index"
 DEVICE_GIB: Final = "device-gib"
 """The memory of one of its devices in GiB, rounded down, as gpushare counts."""
 
-LIMITS: Final = (MEMORY_LIMIT, PERCENT, MEMORY_FRACTION, HEAP_FRACTION, PYTORCH, DEVICE_INDEX, DEVICE_GIB)
+LIMITS: Final = (
+    *(MEMORY_LIMIT, HARD_LIMIT, SOFT_LIMIT, PERCENT, MEMORY_FRACTION),
+    *(HEAP_FRACTION, PYTORCH, DEVICE_INDEX, DEVICE_GIB),
+)
+REQUIRED: Final = "required"
+PREFERRED: Final = "preferred"
+ISOLATIONS: Final = (REQUIRED, PREFERRED)
+"""Whether a share goes only where its limit is enforced, or also where it is only counted."""
 
 LONGEST: Final = 40
 """Characters of a container's name: an annotation has 63 behind its domain.
@@ -443,6 +454,29 @@ def token_fault(value: str) -> str:
     return "" if re.fullmatch(PATTERN, value) else CURE
 
 
+# The sizes that a pod's user asks for, of the parts that its containers have already (resizing.py).
+
+_RESIZE: Final = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?=[1-9][0-9]{0,6}(Mi|%)"
+RESIZE_PATTERN: Final = f"{_RESIZE}(,{_RESIZE}){{0,15}}"
+RESIZE_CURE: Final = "set it to CONTAINER=SIZE, several with commas, as in main=12288Mi or main=50%"
+
+
+def burst_mib(annotations: Mapping[str, str]) -> int:
+    """MiB of each device that the pod's containers may use while nobody else wants them; 0 where it doesn't say."""
+    value = annotations.get(contract.BURST, "")
+    return int(value) * MIB_PER_GIB if re.fullmatch("[1-9][0-9]{0,3}", value) else 0
+
+
+def sizes_wanted(value: str) -> dict[str, tuple[int, int]]:
+    """By container, MiB and percent of each of its devices, one of which is 0; empty where the value isn't such."""
+    found = {}
+    for each in value.split(",") if re.fullmatch(RESIZE_PATTERN, value) else ():
+        container, _, size = each.partition("=")
+        number = int(size.rstrip("Mi%"))
+        found[container] = (0, number) if size.endswith("%") else (number, 0)
+    return found
+
+
 GROUP = "group"
 POD = "pod"
 """A pod with shares; its name is `namespace/name`."""
@@ -478,6 +512,8 @@ class Request(NamedTuple):
     """The labels of a group, by which quotas count it."""
     priority: int = 0
     """Of the pod that is to be placed."""
+    isolated: bool = False
+    """Whether its parts have to be of devices whose memory limits are enforced."""
 
     @property
     def taker(self) -> Holder:

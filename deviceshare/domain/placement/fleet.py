@@ -20,7 +20,7 @@ from deviceshare.domain.placement.ledger_budget import Crowding, crowding
 from deviceshare.domain.placement.node_indexes import DeviceSizes, Selections
 from deviceshare.domain.placement.rooms import Room, used
 from deviceshare.domain.placement.shapes import EFFORT, Filtered, Shape, Situations, counts, opaque
-from deviceshare.domain.placement.shared_resources import advertised, leftover_reason
+from deviceshare.domain.placement.shared_resources import advertised
 
 # Assumptions: what binds under way take in memory, before their claims are written.
 
@@ -413,8 +413,8 @@ class Fleet:
         shape, within = self._shapes.get(home), request.within
         if shape and shape.obstacle:
             return shape.obstacle
-        if shape and (left := shape.advertised & set(request.share.resources)):
-            return leftover_reason(left)
+        if shape and (reason := shape.no_shares(request)):
+            return reason
         lacks = allocation.share_shortage(request.share, [room for _, room in self.rooms(home, within)])
         crowded = self._crowding.get(home)
         return lacks or (crowded.obstacle_to(request._replace(resources={})) if crowded else None)
@@ -469,6 +469,7 @@ class Fleet:
             tuple((r, join_obstacles.withheld_reason(r, doubt)) for r, doubt in doubted(self.states(name)).items()),
             tuple(sorted(each.whole for each in self.states(name) if each.free and each.device in free)),
             self._crowding.get(name),
+            ledger.counts_only if ledger else "",
         )
 
 

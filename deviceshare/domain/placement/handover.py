@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, selected, visible
-from deviceshare.domain.objects.hardware import Hardware, Part, Publication, Withheld
+from deviceshare.domain.objects.hardware import HOOK, Hardware, Part, Publication, Withheld
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
@@ -18,6 +18,7 @@ from deviceshare.domain.objects.shares import (
     ALIYUN_GPU_MEM,
     DEVICE_GIB,
     DEVICE_INDEX,
+    HARD_LIMIT,
     HEAP_FRACTION,
     LIMITS,
     MEMORY_FRACTION,
@@ -25,9 +26,11 @@ from deviceshare.domain.objects.shares import (
     MIB_PER_GIB,
     PERCENT,
     PYTORCH,
+    SOFT_LIMIT,
     WHOLE,
     Share,
     as_stored,
+    burst_mib,
     container_annotation,
     current,
     devices_of_container,
@@ -206,6 +209,8 @@ _LONGEST_FOR_NRI: Final = 53
 _RESERVE_MIB: Final = 640
 """What a process takes of a device beside its framework's memory pool: the CUDA context, and libraries. With PyTorch
 610 MiB on an H100 (docs/reliability.md)."""
+_RESERVE_LIMITED_MIB: Final = 832
+"""The same where the driver limits memory: of 30,000 MiB 29,184 could be had (NVIDIA's MPS documentation, r615)."""
 
 
 def share_annotations(pod: Pod, ledger: NodeDevices, shares: Sequence[Share]) -> dict[str, str]:
@@ -216,7 +221,7 @@ def share_annotations(pod: Pod, ledger: NodeDevices, shares: Sequence[Share]) ->
     for container in sorted({share.container for share in shares}):
         mine = [share for share in shares if share.container == container]
         written |= _names(container, {share.device for share in mine}, ledger.status.handover)
-        written |= _limits(container, mine, ledger)
+        written |= _limits(container, mine, ledger, burst_mib(pod.metadata.annotations))
     return written | (_of_gpushare(pod, ledger, shares) if ALIYUN_GPU_MEM in pod.share.resources else {})
 
 
@@ -255,36 +260,48 @@ def _cdi(vendor: Vendor, container: str) -> str:
     return f"{vendor.cdi_annotation.partition('/')[0]}/container.{container}"
 
 
-def _limits(container: str, shares: Sequence[Share], ledger: NodeDevices) -> dict[str, str]:
+def _limits(container: str, shares: Sequence[Share], ledger: NodeDevices, burst: int) -> dict[str, str]:
     present = [ledger.present(share.device) for share in shares]
     sized = [(share, ledger.memory_of(device)) for share, device in zip(shares, present, strict=True)]
     values = {DEVICE_INDEX: ",".join(str(device.index) for device in present)}
+    hardware = ledger.status.hardware
     if all(size for _, size in sized):
         values[DEVICE_GIB] = str(min(size for _, size in sized) // MIB_PER_GIB)
     limits = [share.memory_mib or share.percent * size // WHOLE for share, size in sized]
     if all(limits):
         values[MEMORY_LIMIT] = str(sum(limits))
+    if all(limits) and hardware.memory_limits == HOOK:
+        # The hook takes one limit for all of a container's devices, and may refuse empty variables: where parts differ
+        # it gets the largest, and the agent sets each device's own.
+        hard = [max(limit, min(burst, size or limit)) for limit, (_, size) in zip(limits, sized, strict=True)]
+        values |= {HARD_LIMIT: str(max(hard)), SOFT_LIMIT: str(min(limits))}
     if all(share.percent or size for share, size in sized):
         # Otherwise nobody knows which part of the device the memory is: the agent has stopped reporting since.
-        values |= _fractions([(Fraction(units(share, size) or 0, capacity(size)), size) for share, size in sized])
+        parts = [(Fraction(units(share, size) or 0, capacity(size)), size) for share, size in sized]
+        values |= _fractions(parts, limited=bool(hardware.memory_limits))
     return {container_annotation(kind, container): value for kind, value in values.items()}
 
 
-def _fractions(parts: Sequence[tuple[Fraction, int]]) -> dict[str, str]:
-    """Of each device the container's part, and the device's memory in MiB."""
+def _fractions(parts: Sequence[tuple[Fraction, int]], *, limited: bool) -> dict[str, str]:
+    """Of each device the container's part, and the device's memory in MiB; `limited` as in `_heap`."""
     values = {
         PERCENT: str(sum(int(WHOLE * part) for part, _ in parts)),
         MEMORY_FRACTION: _rounded_down(min(part for part, _ in parts)),
     }
     if min(part for part, _ in parts) < 1:  # who has whole devices is left to the frameworks' own defaults
-        heap = min(_heap(part, size) for part, size in parts)
+        heap = min(_heap(part, size, limited=limited and part < 1) for part, size in parts)
         values[HEAP_FRACTION] = _rounded_down(heap)
         values[PYTORCH] = f"per_process_memory_fraction:{_rounded_down(heap)}"
     return values
 
 
-def _heap(part: Fraction, size: int) -> Fraction:
-    """What of the part is left to a framework's pool: half of a small one in any case."""
+def _heap(part: Fraction, size: int, *, limited: bool) -> Fraction:
+    """What of the part is left to a framework's pool: half of a small one in any case.
+
+    As a fraction of the memory that the framework sees: the device's, or where the driver limits memory, its part.
+    """
+    if limited and size:
+        return max(1 - Fraction(_RESERVE_LIMITED_MIB) / (part * size), Fraction(1, 2))
     return max(part - Fraction(_RESERVE_MIB, size), part / 2) if size else part * Fraction(9, 10)
 
 

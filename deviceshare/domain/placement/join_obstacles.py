@@ -216,6 +216,14 @@ def elsewhere(holder: Holder, home: str) -> Reason:
     return Reason(ReasonKind.GROUP_ELSEWHERE, f"{holder} lives on node {home}")
 
 
+def counted_only(request: Request, why: str) -> Reason | None:
+    """Why the request's parts can't be of this node's devices, which are only counted (NodeDevices.counts_only)."""
+    if not (why and request.isolated and request.share):
+        return None
+    text, _, cure = why.partition(": ")
+    return Reason(ReasonKind.COUNTED_ONLY, f"node(s) that only count shares: {text}", cure)
+
+
 def withheld_reason(resource: str, withheld: Withheld) -> Reason:
     """Why a group gets nothing of a resource on a node, whatever is free."""
     text = f"the node offers no {resource} to groups: {withheld.reason}"
@@ -297,9 +305,13 @@ def request_of(pod: Pod, group: Group | None) -> Request | None:
     if pod.group:
         if group is None:
             return None
-        request = group.request._replace(share=pod.share, sharer=pod.sharer) if pod.share else group.request
+        request = group.request
+        if pod.share:
+            request = request._replace(share=pod.share, sharer=pod.sharer, isolated=pod.isolated)
         return request._replace(priority=priority) if priority else request
-    return Request(pod.sharer, {}, pod.strategy, {}, "", pod.share, priority=priority) if pod.share else None
+    if not pod.share:
+        return None
+    return Request(pod.sharer, {}, pod.strategy, {}, "", pod.share, priority=priority, isolated=pod.isolated)
 
 
 def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reason | None:

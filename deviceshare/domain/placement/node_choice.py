@@ -395,7 +395,8 @@ def alike(fleet: Fleet, pod: Pod, avoided: Collection[str]) -> bytes:
     asked = spec.node_selector, spec.affinity, spec.tolerations, requests_of(pod), sorted(pod.lacking(VENDORS))
     # A group may take the pods of some namespaces only.
     whose = pod.metadata.namespace if pod.group else ""
-    return msgspec.json.encode((own, whose, pod.group or (pod.strategy, pod.share), sorted(avoided), *asked))
+    wanted = pod.group or (pod.strategy, pod.isolated, pod.share)
+    return msgspec.json.encode((own, whose, wanted, sorted(avoided), *asked))
 
 
 def in_turn(pods: Iterable[Pod]) -> list[Pod]:

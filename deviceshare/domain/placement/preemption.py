@@ -18,6 +18,7 @@ from deviceshare.domain.objects.shares import GROUP, POD, Request, current
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.join_obstacles import counted_only
 from deviceshare.domain.placement.node_choice import usable
 
 MOST_VICTIMS: Final = 32
@@ -191,6 +192,8 @@ def _without(ledger: NodeDevices, gone: Collection[str]) -> NodeDevices:
 
 def _with(ledger: NodeDevices, request: Request) -> NodeDevices | None:
     """The ledger with what the request would get there; None where it doesn't fit."""
+    if counted_only(request, ledger.counts_only):
+        return None
     claims, free = dict(ledger.claims), allocation.available(ledger, request.within)
     if request.resources and request.holder.uid not in claims:
         devices = allocation.choose(request, free)

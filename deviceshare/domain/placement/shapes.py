@@ -16,7 +16,7 @@ from deviceshare.domain.objects.shares import Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.allocation import NOT_COMPARED, Effort, Preference, shortage
 from deviceshare.domain.placement.device_states import DeviceState
-from deviceshare.domain.placement.join_obstacles import NOT_SHARED, OTHER_LABELS, opaque_reason
+from deviceshare.domain.placement.join_obstacles import NOT_SHARED, OTHER_LABELS, counted_only, opaque_reason
 from deviceshare.domain.placement.ledger_budget import Crowding
 from deviceshare.domain.placement.node_indexes import DeviceCounts, NodesAlike
 from deviceshare.domain.placement.rooms import Room
@@ -51,11 +51,13 @@ class Shape(NamedTuple):
 
     crowded: Crowding | None = None
     """Of its ledger, where not every claim would fit."""
+    counts_only: str = ""
+    """As of its ledger."""
 
     @property
     def outline(self) -> "Shape":
         """All that requests without a share ask about."""
-        return self._replace(rooms=(), whole=(), advertised=frozenset())
+        return self._replace(rooms=(), whole=(), advertised=frozenset(), counts_only="")
 
     def room(self, resources: Container[str]) -> int:
         """How many devices of these resources are free."""
@@ -86,8 +88,8 @@ class Shape(NamedTuple):
             return Reason(ReasonKind.TOO_FULL, f"node(s) too full: {request.holder} needs {lacks}")
         if not request.share:
             return None
-        if left := self.advertised & set(request.share.resources):
-            return leftover_reason(left)
+        if none := self.no_shares(request):
+            return none
         # Which of them the group gets isn't known yet, and once it has them it keeps them: so the smallest must do.
         mine = (islice((room for room in self.whole if room.resource == r), n) for r, n in request.resources.items())
         return allocation.share_shortage(request.share, list(chain.from_iterable(mine)), effort)
@@ -96,8 +98,8 @@ class Shape(NamedTuple):
         share = request.share
         if obstacle := self.obstacle:
             return obstacle
-        if left := self.advertised & set(share.resources):
-            return leftover_reason(left)
+        if reason := self.no_shares(request):
+            return reason
         lacks = allocation.share_shortage(share, self.rooms, effort)
         if lacks is None or lacks is allocation.NOT_COMPARED:
             return lacks
@@ -107,6 +109,12 @@ class Shape(NamedTuple):
         withheld = (reason for resource, reason in self.withheld if resource in share.of and resource not in there)
         doubts = (reason for resource, reason in self.doubts if resource in share.of)
         return next(chain(withheld, doubts), lacks)
+
+    def no_shares(self, request: Request) -> Reason | None:
+        """Why the node has no part of a device for the request, whatever is free."""
+        if left := self.advertised & set(request.share.resources):
+            return leftover_reason(left)
+        return counted_only(request, self.counts_only)
 
     def preference(self, request: Request, effort: allocation.Effort | None = None) -> Preference:
         """By which nodes are compared for the request (allocation.scores): the less, the fuller.
@@ -394,4 +402,4 @@ def _share_key(request: Request) -> object:
     needs = [
         need._replace(container=str(numbers.setdefault(need.container, len(numbers)))) for need in request.share.needs
     ]
-    return tuple(needs), request.share.resources, request.share.faults, request.strategy
+    return tuple(needs), request.share.resources, request.share.faults, request.strategy, request.isolated

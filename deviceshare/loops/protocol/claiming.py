@@ -19,7 +19,7 @@ from deviceshare.domain.objects.shares import Request, Share
 from deviceshare.domain.placement import allocation, ledger_budget
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.handover import as_claimed, too_long_for_cdi
-from deviceshare.domain.placement.join_obstacles import joining_obstacle, ledger_fault
+from deviceshare.domain.placement.join_obstacles import counted_only, joining_obstacle, ledger_fault
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 from deviceshare.loops.protocol import bind
@@ -149,6 +149,8 @@ def _choose_share(request: Request, seen: NodeDevices, opaque: Collection[str]) 
             text = f"what {sharer} claimed on node {seen.node} is no part of the group's devices, and is being released"
             return Reason(ReasonKind.CLAIM_RELEASING, text)
         return joining_obstacle(seen, states, sharer) or mine
+    if reason := counted_only(request, seen.counts_only):
+        return reason
     rooms = [(d, room) for d, room in allocation.rooms(states, within) if within or d.resource not in opaque]
     shares = allocation.choose_shares(request.share, request.strategy, rooms)
     if shares is None:

@@ -1,0 +1,360 @@
+"""Limits of device memory: set for each container with a share, by its control group, and audited.
+
+The driver enforces them, whatever a program does (NVIDIA's r615, https://docs.nvidia.com/deploy/mps/). Where the node
+has NVIDIA's hook, that sets them before the container starts, and this repairs what it finds otherwise. A thread of its
+own looks for control groups a few times a second: the kubelet's report of a container comes a second later.
+"""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from deviceshare import nvidia
+from deviceshare.agent.own_node import OwnNode
+from deviceshare.domain.device_health.containers import control_group_of
+from deviceshare.domain.device_health.memory_limits import Limit, LimitKey, PodLimits, limits_of
+from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, MAX_LIMITS, LimitReport
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.shares import in_gib
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.ports import Subject
+
+log = structlog.get_logger(__name__)
+
+OFF: Final = "none"
+MODES: Final = (OFF, BY_AGENT, HOOK)
+LOOK_SECONDS: Final = 0.2
+"""Between two looks for new containers, while any pod on the node has a share."""
+AUDIT_SECONDS: Final = 5.0
+"""Between two readings of all limits."""
+PROBE_SECONDS: Final = 60.0
+"""Between two questions whether the node can limit memory at all."""
+GATHER_SECONDS: Final = 0.05
+SLOW_SECONDS: Final = 30.0
+"""For so long a look may last; then the driver hangs."""
+_DEPTH: Final = 6
+"""Of pods' control groups below the root, with nested clusters."""
+_SWITCHED_OFF: Final = "the agent is not to set memory limits: set agent.memoryLimits=agent in the chart's values"
+_VERSION_1: Final = (
+    "the node has control groups of version 1: boot it with version 2 (systemd.unified_cgroup_hierarchy=1)"
+)
+
+
+class Counts(Protocol):
+    """What is counted of it."""
+
+    def limited(self, seconds: float) -> None:
+        """A container got its limits so long after its control group was made."""
+
+    def repaired(self) -> None:
+        """A container was found without its limit, and got it."""
+
+
+class Outcome(NamedTuple):
+    """Of one look."""
+
+    mode: str = ""
+    """HOOK, BY_AGENT, or "" where memory isn't limited."""
+    obstacle: str = ""
+    """Why it isn't, with the cure."""
+    reports: tuple[LimitReport, ...] = ()
+    groups: int = 0
+    """Control groups that have all their limits."""
+    complete: bool = False
+    """Whether pods and ledger were known, and every limit has been read once."""
+
+
+class _Found(NamedTuple):
+    pod: PodLimits
+    container_id: str
+    group: Path
+
+
+class _News(NamedTuple):
+    """For the person who looks at the pod."""
+
+    pod: PodLimits
+    reason: str
+    text: str
+
+
+class MemoryLimits:
+    """Sets and audits limits while `run` runs."""
+
+    def __init__(
+        self,
+        node: OwnNode,
+        counts: Counts,
+        changed: Callable[[], object],
+        *,
+        mode: str = OFF,
+        root: Path = Path("/sys/fs/cgroup"),
+        hook: Callable[[], bool] = lambda: False,
+        split: Callable[[], bool] = lambda: False,
+        written: Callable[[], Collection[LimitReport] | None] = lambda: None,
+    ) -> None:
+        """`mode` is one of MODES, `root` where control groups are mounted.
+
+        `hook` says whether the node's CDI specifications have NVIDIA's hook, `split` whether a GPU is split by MIG, and
+        `written` which limits are in the report that the API server has, None while another is being written.
+        """
+        self.outcome = Outcome(obstacle=_SWITCHED_OFF if mode == OFF else "")
+        self._node = node
+        self._counts = counts
+        self._changed = changed
+        self._mode = mode
+        self._root = root
+        self._hook = hook
+        self._split = split
+        self._written = written
+        self._lowered: dict[LimitKey, int] = {}
+        """What was lowered on request, for as long as a report may say so."""
+        self._wanted: tuple[bool, tuple[PodLimits, ...]] = (False, ())
+        self._closing = threading.Event()
+        self._dirty = asyncio.Event()
+        self._looked = time.monotonic()
+        # Of the thread.
+        self._known: dict[tuple[Path, str], Limit] = {}
+        self._held: dict[LimitKey, Limit] = {}
+        """What was lowered since the event loop last said what is wanted."""
+        self._refused: set[LimitKey] = set()
+        self._retry: dict[Path, float] = {}
+        self._audited = self._probed = float("-inf")
+        self._obstacle = ""
+
+    @property
+    def fault(self) -> str:
+        """Why the agent isn't ready: containers may have no limit yet."""
+        if self._mode == OFF or self.outcome.complete or self.outcome.obstacle:
+            return ""
+        return "the limits of device memory have not been audited yet"
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        if self._mode == OFF:
+            return
+        self._node.ledgers.subscribe(lambda _: self._dirty.set())
+        self._node.pods.subscribe(lambda _: self._dirty.set())
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._look_on, args=(loop,), name="memory-limits", daemon=True).start()
+        try:
+            while True:
+                self._want()
+                try:
+                    async with asyncio.timeout(SLOW_SECONDS):
+                        await self._dirty.wait()
+                except TimeoutError:
+                    if time.monotonic() - self._looked > SLOW_SECONDS:
+                        self._take(Outcome(obstacle="NVIDIA's driver doesn't answer: run nvidia-smi on the node"), ())
+                self._dirty.clear()
+                await asyncio.sleep(GATHER_SECONDS)
+        finally:
+            self._closing.set()
+
+    def _want(self) -> None:
+        self._forget_withdrawn()
+        ledger, known = self._node.ledger or NodeDevices(), self._node.ledgers.synced and self._node.pods.synced
+        by_uid = {pod.metadata.uid: pod for pod in self._node.pods.values() if not pod.finished}
+        self._wanted = known and not ledger.metadata.unreadable, tuple(limits_of(ledger, by_uid, self._lowered))
+
+    def _forget_withdrawn(self) -> None:
+        """A limit may grow again once no report says any more that it was lowered: the leader decides by that."""
+        if (written := self._written()) is not None:
+            said = {each.key for each in (*written, *self.outcome.reports)}
+            self._lowered = {key: limit for key, limit in self._lowered.items() if key in said}
+
+    def _take(self, outcome: Outcome, news: Collection[_News]) -> None:
+        """On the event loop: what a look found."""
+        for pod, reason, text in news:
+            log.warning("Memory limit", reason=reason, pod=pod.pod, text=text)
+            namespace, _, name = pod.pod.rpartition("/")
+            self._node.recorder.warn(Subject(PODS, name, namespace, pod.uid), reason, text)
+        if outcome != self.outcome:
+            if (outcome.mode, outcome.obstacle) != (self.outcome.mode, self.outcome.obstacle):
+                log.info("Memory limits of shares", mode=outcome.mode, obstacle=outcome.obstacle)
+            self.outcome = outcome
+            self._lowered |= {each.key: each.limit_mib for each in outcome.reports if each.limit_mib}
+            self._changed()
+        self._dirty.set()
+
+    # Everything below runs in the thread.
+
+    def _look_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        last = Outcome()
+        while not self._closing.wait(LOOK_SECONDS):
+            news: list[_News] = []
+            try:
+                outcome = self._look(*self._wanted, news)
+            except Exception as error:  # a bug of the agent must not look like limits that hold
+                log.exception("Failed to look at memory limits")
+                outcome = Outcome(obstacle=f"the agent failed: {error}")
+            self._looked = time.monotonic()
+            if outcome != last or news:
+                last = outcome
+                try:
+                    loop.call_soon_threadsafe(self._take, outcome, tuple(news))
+                except RuntimeError:
+                    return  # the loop is closed, and the process ends
+
+    def _look(self, known: bool, wanted: Collection[PodLimits], news: list[_News]) -> Outcome:
+        now = time.monotonic()
+        if now - self._probed >= PROBE_SECONDS or self._obstacle:
+            self._obstacle, self._probed = self._probe(), now
+        if self._obstacle:
+            return Outcome(obstacle=self._obstacle)
+        mode = HOOK if self._mode == HOOK and self._hook() else BY_AGENT
+        audit, first = now - self._audited >= AUDIT_SECONDS, self._audited == float("-inf")
+        found = list(self._groups({pod.uid: pod for pod in wanted})) if wanted else []
+        here = {each.group for each in found}
+        self._known = {key: limit for key, limit in self._known.items() if key[0] in here}
+        reports: list[LimitReport] = []
+        todo = [each for each in found if audit or self._is_new(each, now)]
+        if todo:
+            with nvidia.Driver():
+                for each in todo:
+                    self._apply(each, news, silent=mode == BY_AGENT and not first)
+        lowered = list(self._lower(found, news)) if any(pod.wanted for pod in wanted) else []
+        for each in found:
+            name, limits = each.pod.of(each.container_id)
+            for uuid in limits:
+                if (each.group, uuid) not in self._known:
+                    why = "the driver refused it: see the agent's log"
+                    reports.append(LimitReport(each.pod.pod, each.pod.uid, name, uuid, missing=why))
+        if audit and known:
+            self._audited = now
+        groups = len(here) - len({report.uid for report in reports})
+        return Outcome(mode, "", tuple(sorted({*reports, *lowered})[:MAX_LIMITS]), groups, known and not first)
+
+    def _probe(self) -> str:
+        if not (self._root / "cgroup.controllers").exists():
+            return _VERSION_1
+        if self._split():
+            return "a GPU of the node is split by MIG: label such nodes otherwise, or turn MIG off"
+        try:
+            with nvidia.Driver():
+                return nvidia.memory_limits_obstacle(self._root)
+        except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
+            return str(error)
+
+    def _groups(self, pods: Mapping[str, PodLimits]) -> Iterator[_Found]:
+        """The control groups of these pods' containers, by UID, and of their sandboxes."""
+        for directory in _named(self._root, lambda name: "kube" in name):
+            yield from self._below(directory, pods, _DEPTH)
+
+    def _below(self, directory: Path, pods: Mapping[str, PodLimits], depth: int) -> Iterator[_Found]:
+        for each in _named(directory, lambda name: "kube" in name or "pod" in name or name in _CLASSES):
+            group = control_group_of(f"0::/{each.relative_to(self._root)}")
+            if group is None and depth:
+                yield from self._below(each, pods, depth - 1)
+            elif group and (pod := pods.get(group.pod_uid)):
+                for leaf in _named(each, lambda _: True):
+                    inside = control_group_of(f"0::/{leaf.relative_to(self._root)}")
+                    if inside and inside.container_id:
+                        yield _Found(pod, inside.container_id, leaf)
+
+    def _limits(self, found: _Found) -> tuple[str, Mapping[str, Limit]]:
+        name, limits = found.pod.of(found.container_id)
+        for uuid, limit in limits.items() if self._held else ():
+            held = self._held.get((found.pod.uid, name, uuid), limit)
+            if held.soft < limit.soft:
+                limits = {**limits, uuid: held}
+            else:
+                self._held.pop((found.pod.uid, name, uuid), None)
+        return name, limits
+
+    def _is_new(self, found: _Found, now: float) -> bool:
+        _, limits = self._limits(found)
+        changed = any(self._known.get((found.group, uuid)) != limit for uuid, limit in limits.items())
+        return changed and now >= self._retry.get(found.group, now)
+
+    def _apply(self, found: _Found, news: list[_News], *, silent: bool) -> None:
+        """Has the container have its limits. `silent`: that a new one has none yet is no news."""
+        name, limits = self._limits(found)
+        for uuid, limit in limits.items():
+            key, wanted = (found.group, uuid), _bytes(limit)
+            before = self._known.get(key)
+            try:
+                now = nvidia.read_memory_limits(uuid, found.group)
+                if (now.soft, now.hard) != (wanted.soft, wanted.hard):
+                    nvidia.set_memory_limits(uuid, found.group, wanted)
+                    if before is None:
+                        self._count(found.group)
+                    missing = now.hard > wanted.hard if before is None else _bytes(before).hard < now.hard
+                    if missing and not (before is None and silent):
+                        self._counts.repaired()
+                        who = f"container {name}" if name else "a container"
+                        text = f"{who} was without its limit of {in_gib(limit.hard)} of device {uuid}: set again"
+                        news.append(_News(found.pod, "MemoryLimitMissing", text))
+                self._known[key] = limit
+            except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
+                self._known.pop(key, None)
+                self._retry[found.group] = time.monotonic() + 1
+                if found.group.exists():  # else it has ended meanwhile
+                    log.warning(
+                        "Failed to limit memory", pod=found.pod.pod, container=name, uuid=uuid, error=str(error)
+                    )
+
+    def _count(self, group: Path) -> None:
+        with suppress(OSError):  # it has ended meanwhile
+            self._counts.limited(max(time.time() - group.stat().st_ctime, 0.0))
+
+    def _lower(self, found: Collection[_Found], news: list[_News]) -> Iterator[LimitReport]:
+        """Lowers limits on request, of containers that use no more than that."""
+        with nvidia.Driver():
+            for each in found:
+                name, limits = self._limits(each)
+                for uuid, limit in each.pod.wanted.get(name, {}).items() if name else ():
+                    key = each.pod.uid, name, uuid
+                    used = self._lowered_to(each, uuid, limits.get(uuid), limit)
+                    if used is None:
+                        yield LimitReport(each.pod.pod, *key, limit.soft)
+                        self._refused.discard(key)
+                    elif key not in self._refused:
+                        self._refused.add(key)
+                        text = (
+                            f"container {name} uses {used} MiB of device {uuid}, more than the {limit.soft} MiB asked"
+                        )
+                        text += " for: it keeps its share until it uses less"
+                        news.append(_News(each.pod, "ResizeRefused", text))
+
+    def _lowered_to(self, found: _Found, uuid: str, before: Limit | None, limit: Limit) -> int | None:
+        """Lowers the limit; where the container uses more, what that is in MiB, and the limit is as before."""
+        if self._known.get((found.group, uuid)) == limit:
+            return None
+        try:
+            if (used := nvidia.read_memory_limits(uuid, found.group).used) <= _bytes(limit).soft:
+                nvidia.set_memory_limits(uuid, found.group, _bytes(limit))
+                used = nvidia.read_memory_limits(uuid, found.group).used
+                if used <= _bytes(limit).soft:
+                    self._known[found.group, uuid] = limit
+                    self._held[found.pod.uid, found.pod.names[found.container_id], uuid] = limit
+                    return None
+                if before:  # It allocated in between.
+                    nvidia.set_memory_limits(uuid, found.group, _bytes(before))
+        except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
+            log.warning("Failed to lower a limit", pod=found.pod.pod, uuid=uuid, error=str(error))
+            return -1
+        return used // nvidia.MIB
+
+
+_CLASSES: Final = ("burstable", "besteffort", "guaranteed")
+
+
+def _named(directory: Path, fits: Callable[[str], bool]) -> list[Path]:
+    """The directories in it whose name fits."""
+    try:
+        with os.scandir(directory) as entries:
+            return [Path(each.path) for each in entries if fits(each.name) and each.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []  # it has gone
+
+
+def _bytes(limit: Limit) -> nvidia.MemoryLimits:
+    return nvidia.MemoryLimits(limit.soft * nvidia.MIB, limit.hard * nvidia.MIB)

@@ -1,0 +1,111 @@
+"""Memory limits: how much of each device's memory the driver is to give a container, by its control group.
+
+A limit is never above what any record of the share says: the claim in the ledger, the pod's annotation, from which a
+lost ledger is restored, and what was reported as lowered for a resize. So at no moment do the limits of a device's
+containers come to more than what its claims leave to nobody else (claims.md, resize).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from deviceshare.domain import contract
+from deviceshare.domain.device_health.containers import NodePod
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.shares import INITS, Share, burst_mib, current, sizes_wanted
+from deviceshare.domain.placement.rooms import mib, units
+
+
+class Limit(NamedTuple):
+    """Of one device's memory, in MiB."""
+
+    soft: int
+    """What is kept for the container while others want memory, too: its share."""
+    hard: int
+    """Beyond which its allocations fail."""
+
+
+Limits = Mapping[str, Limit]
+"""By the device's UUID. One that isn't in it has no limit: the container has it as a whole, or not at all."""
+
+
+LimitKey = tuple[str, str, str]
+"""The pod's UID, the container's name and the device's UUID."""
+
+
+class PodLimits(NamedTuple):
+    """Those of one pod with shares."""
+
+    pod: str
+    """`namespace/name`"""
+    uid: str
+    containers: Mapping[str, Limits]
+    names: Mapping[str, str]
+    """The container's name by its ID, as the kubelet reports both a moment after its start."""
+    wanted: Mapping[str, Limits]
+    """Smaller limits that its user asks for, of containers whose share isn't as small yet."""
+
+    def of(self, container_id: str) -> tuple[str, Limits]:
+        """A container's name and its limits. While it is unknown which it is, the least of each device."""
+        if name := self.names.get(container_id):
+            return name, self.containers.get(name, {})
+        least: dict[str, Limit] = {}
+        for limits in self.containers.values():
+            for uuid, limit in limits.items():
+                least[uuid] = min(limit, least.get(uuid, limit))
+        return "", least
+
+
+def limits_of(ledger: NodeDevices, pods: Mapping[str, NodePod], lowered: Mapping[LimitKey, int]) -> list[PodLimits]:
+    """The limits of every pod with shares on the node; `pods` by UID.
+
+    `lowered` has limits that may have been reported and must not be exceeded.
+    """
+    reported = {each.key: each.limit_mib for each in ledger.status.hardware.limits if each.limit_mib}
+    for key, limit in lowered.items():
+        reported[key] = min(limit, reported.get(key, limit))
+    found = []
+    for uid, claim in ledger.claims.items():
+        if claim.pod and (pod := pods.get(uid)):
+            found.append(_of_pod(ledger, uid, pod, claim.shares, reported))
+    return found
+
+
+def _of_pod(
+    ledger: NodeDevices, uid: str, pod: NodePod, claimed: Iterable[Share], lowered: Mapping[LimitKey, int]
+) -> PodLimits:
+    meta, status = pod.metadata, pod.status
+    shares, told = list(claimed), _told(pod)
+    # Of init containers that coincide the claim has one (shares.stored_once): the annotation has each.
+    shares += [each for each in told if each.role in INITS and all(s.container != each.container for s in shares)]
+    sizes, burst = sizes_wanted(meta.annotations.get(contract.RESIZE, "")), burst_mib(meta.annotations)
+    containers: dict[str, dict[str, Limit]] = {}
+    wanted: dict[str, dict[str, Limit]] = {}
+    for share in shares:
+        device = ledger.present(share.device)
+        if not (size := ledger.memory_of(device)) or not device.uuid:
+            continue
+        same = [s for s in told if (s.container, ledger.present(s.device)) == (share.container, device)]
+        soft = min(_mib(each, size) for each in (share, *same))
+        soft = min(soft, lowered.get((uid, share.container, device.uuid), soft))
+        if soft < size:
+            containers.setdefault(share.container, {})[device.uuid] = Limit(soft, max(soft, min(burst, size)))
+        if share.container in sizes and not share.former:
+            memory, percent = sizes[share.container]
+            asked = memory or percent * size // 100
+            if asked < soft or (asked <= soft < _mib(share, size)):
+                wanted.setdefault(share.container, {})[device.uuid] = Limit(asked, max(asked, min(burst, size)))
+    every = (*status.container_statuses, *status.init_container_statuses, *status.ephemeral_container_statuses)
+    return PodLimits(meta.key, uid, containers, {each.id: each.name for each in every if each.id}, wanted)
+
+
+def _told(pod: NodePod) -> tuple[Share, ...]:
+    try:
+        return current(msgspec.json.decode(pod.metadata.annotations.get(contract.SHARES, "[]"), type=list[Share]))
+    except ValueError:
+        return ()
+
+
+def _mib(share: Share, size: int) -> int:
+    return mib(units(share, size) or 0, size)

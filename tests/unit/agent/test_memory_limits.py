@@ -1,0 +1,339 @@
+"""Limits of device memory: each container with a share has its own, whatever happens to the agent in between."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from deviceshare.agent import memory_limits
+from deviceshare.agent.memory_limits import MemoryLimits
+from deviceshare.domain import contract
+from deviceshare.domain.device_health.containers import NodePod
+from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, Hardware, LimitReport, Part
+from deviceshare_sandbox.nvml import Script, build, load
+from tests.unit.agent.node import Node
+from tests.unit.domain.objects import GPU
+from tests.unit.kube.scripted import until
+
+MIB = 1 << 20
+NOTHING = (0, (1 << 64) - 1)
+
+
+def pod_uid(number: int) -> str:
+    return f"3f6c1a52-9d0e-4b8a-8c1d-{number:012x}"
+
+
+def container_id(number: int) -> str:
+    return f"{number:064x}"
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def shop(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Shop"]:
+    load(library)
+    script = Script(tmp_path / "nvml", driver="615.71")
+    for name, value in script.environment(library).items():
+        monkeypatch.setenv(name, value)
+    for name, seconds in {"LOOK": 0.02, "AUDIT": 0.1, "PROBE": 0.1, "GATHER": 0.0}.items():
+        monkeypatch.setattr(memory_limits, f"{name}_SECONDS", seconds)
+    yield Shop(script, tmp_path)
+    for thread in threading.enumerate():
+        if thread.name == "memory-limits":
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+class Shop(Node):
+    """A node with two GPUs of 80 GiB and control groups of version 2, whose agent can be killed and started."""
+
+    def __init__(self, script: Script, directory: Path) -> None:
+        super().__init__()
+        self.script = script
+        self.limits = directory / "limits"
+        script.limit_memory(self.limits)
+        self.uuids = script.gpus(2, memory_mib=81920)
+        self.root = directory / "cgroup"
+        self.root.mkdir()
+        (self.root / "cgroup.controllers").touch()
+        self.claims: dict[str, Any] = {}
+        self.reported: list[LimitReport] | None = []
+        """What the API server has of the agent's report; None while it takes no report."""
+        self.repairs, self.delays = 0, list[float]()
+        self.hook = self.split = False
+        self.mode = BY_AGENT
+
+    def limited(self, seconds: float) -> None:
+        self.delays.append(seconds)
+
+    def repaired(self) -> None:
+        self.repairs += 1
+
+    def share(self, number: int, mib: dict[str, dict[int, int]], **annotations: str) -> None:
+        """A pod whose containers have so many MiB of the GPUs with these numbers; its containers don't run yet."""
+        shares = [
+            {"container": name, "resource": GPU, "index": index, "uuid": self.uuids[index], "memoryMib": size}
+            for name, parts in mib.items()
+            for index, size in parts.items()
+        ]
+        self.claims[pod_uid(number)] = {"pod": f"ns/p{number}", "shares": shares}
+        self.publish()
+        self.describe(number, shares, **annotations)
+
+    def describe(self, number: int, shares: list[Any], running: dict[str, int] | None = None, **more: str) -> None:
+        """The pod as the API server shows it, with the containers that the kubelet has reported, and their IDs."""
+        told = {contract.SHARES: msgspec.json.encode(shares).decode()}
+        told |= {f"{contract.PREFIX}{name.replace('_', '-')}": value for name, value in more.items()}
+        statuses = [{"name": n, "containerID": f"containerd://{container_id(i)}"} for n, i in (running or {}).items()]
+        self.version += 1
+        meta: dict[str, Any] = {"name": f"p{number}", "namespace": "ns", "uid": pod_uid(number), "annotations": told}
+        meta["resourceVersion"] = str(self.version)
+        body = {"metadata": meta, "status": {"phase": "Running", "containerStatuses": statuses}}
+        self.pods.set(f"ns/p{number}", msgspec.convert(body, NodePod))
+
+    def publish(self) -> None:
+        parts = [Part(GPU, index, uuid, "H100", 81920) for index, uuid in enumerate(self.uuids)]
+        self.set_ledger(Hardware(devices=parts, limits=self.reported or []), self.claims)
+
+    def start(self, number: int, container: int, *, systemd: bool = False) -> Path:
+        """A container's control group, as a runtime makes it."""
+        uid = pod_uid(number)
+        place = f"kubepods/burstable/pod{uid}/{container_id(container)}"
+        if systemd:
+            slices = f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid.replace('-', '_')}.slice"
+            place = f"{slices}/cri-containerd-{container_id(container)}.scope"
+        (self.root / place).mkdir(parents=True)
+        return self.root / place
+
+    def of(self, group: Path, gpu: int = 0) -> tuple[int, int]:
+        """The group's limits in MiB, soft and hard."""
+        soft, hard, *_ = self._file(group, gpu) or NOTHING
+        return soft // MIB, hard // MIB
+
+    def _file(self, group: Path, gpu: int) -> list[int] | None:
+        path = self.limits / f"{self.uuids[gpu]}@{group.stat().st_ino}"
+        return [int(word) for word in path.read_text().split()[:3]] if path.exists() else None
+
+    def set(self, group: Path, soft: int, hard: int, used: int = 0, gpu: int = 0) -> None:
+        """As others than the agent do; all in MiB."""
+        self.limits.mkdir(exist_ok=True)
+        path = self.limits / f"{self.uuids[gpu]}@{group.stat().st_ino}"
+        path.write_text(f"{soft * MIB} {hard * MIB} {used * MIB} {group}\n")
+
+    @asynccontextmanager
+    async def agent(self, *, ready: bool = True) -> AsyncIterator[MemoryLimits]:
+        """One life of an agent, from when it is ready."""
+
+        def changed() -> None:
+            if self.reported is not None:
+                self.reported = list(found.outcome.reports)
+                self.publish()
+
+        found = MemoryLimits(
+            self.own,
+            self,
+            changed,
+            mode=self.mode,
+            root=self.root,
+            hook=lambda: self.hook,
+            split=lambda: self.split,
+            written=lambda: self.reported,
+        )
+        task = asyncio.create_task(found.run())
+        try:
+            if ready:
+                await until(lambda: not found.fault)
+            yield found
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    @property
+    def events(self) -> list[tuple[str, str]]:
+        return [(reason, message) for _, _, reason, message in self.recorder.events]
+
+
+@pytest.mark.parametrize("systemd", [False, True])
+async def test_each_container_has_its_limit_on_each_of_its_devices(shop: Shop, systemd: bool) -> None:
+    shop.share(1, {"main": {0: 8192, 1: 4096}})
+    shop.share(2, {"main": {0: 1024}})
+    async with shop.agent():
+        one, two = shop.start(1, 11, systemd=systemd), shop.start(2, 22, systemd=systemd)
+        await until(lambda: shop.of(one) == (8192, 8192) and shop.of(one, 1) == (4096, 4096))
+        await until(lambda: shop.of(two) == (1024, 1024))
+        assert (shop.of(two, 1), shop.events, shop.repairs) == ((0, NOTHING[1] // MIB), [], 0)
+    assert len(shop.delays) == 3 and max(shop.delays) < 30
+
+
+async def test_until_the_kubelet_says_which_container_it_is_it_has_the_least_of_its_pod(shop: Shop) -> None:
+    shop.share(1, {"large": {0: 8192}, "small": {0: 1024}})
+    async with shop.agent():
+        large, small = shop.start(1, 1), shop.start(1, 2)
+        await until(lambda: shop.of(large) == shop.of(small) == (1024, 1024))
+        shop.describe(1, shop.claims[pod_uid(1)]["shares"], {"large": 1, "small": 2})
+        await until(lambda: shop.of(large) == (8192, 8192))
+        assert shop.of(small) == (1024, 1024)
+
+
+async def test_whole_devices_and_strangers_have_no_limit(shop: Shop) -> None:
+    shop.share(1, {"main": {0: 81920}})
+    shop.share(2, {"main": {1: 100}})
+    async with shop.agent():
+        whole, stranger, share = shop.start(1, 1), shop.start(3, 3), shop.start(2, 2)
+        await until(lambda: shop.of(share, 1) == (100, 100))
+        assert shop.of(whole) == shop.of(stranger) == (0, NOTHING[1] // MIB)
+
+
+async def test_a_limit_that_somebody_took_away_is_set_again(shop: Shop) -> None:
+    shop.share(1, {"main": {0: 8192}})
+    async with shop.agent():
+        group = shop.start(1, 1)
+        await until(lambda: shop.of(group) == (8192, 8192))
+        shop.set(group, 0, 81920)
+        await until(lambda: shop.of(group) == (8192, 8192))
+        await until(lambda: bool(shop.events))
+    [(reason, text)] = shop.events
+    assert (reason, shop.repairs) == ("MemoryLimitMissing", 1)
+    assert "a container was without its limit of 8 GiB" in text
+
+
+async def test_an_agent_is_ready_once_all_that_started_without_it_is_limited(shop: Shop) -> None:
+    shop.share(1, {"main": {0: 8192}})
+    group = shop.start(1, 1)
+    async with shop.agent(ready=False) as agent:
+        assert agent.fault == "the limits of device memory have not been audited yet"
+        await until(lambda: not agent.fault)
+        assert (shop.of(group), shop.repairs) == ((8192, 8192), 1)
+    async with shop.agent() as agent:
+        await until(lambda: not agent.fault)
+        assert (shop.repairs, agent.outcome.mode) == (1, BY_AGENT)  # It was there already.
+
+
+async def test_what_the_hook_did_is_left_and_what_it_did_not_is_repaired(shop: Shop) -> None:
+    shop.mode, shop.hook = HOOK, True
+    shop.share(1, {"main": {0: 8192}})
+    shop.share(2, {"main": {0: 8192}})
+    async with shop.agent() as agent:
+        await until(lambda: agent.outcome.complete)
+        done = shop.root / "kubepods/burstable" / f"pod{pod_uid(1)}" / container_id(1)
+        done.parent.mkdir(parents=True)
+        draft = shop.root / "draft"
+        draft.mkdir()
+        shop.set(draft, 8192, 8192)
+        draft.rename(done)
+        missed = shop.start(2, 2)
+        await until(lambda: shop.of(missed) == (8192, 8192))
+        assert (agent.outcome.mode, shop.repairs) == (HOOK, 1)
+
+
+async def test_a_burst_is_a_hard_limit_above_the_share_and_never_above_the_device(shop: Shop) -> None:
+    shop.share(1, {"main": {0: 8192}}, gpu_mem_burst="16")
+    shop.share(2, {"main": {1: 8192}}, gpu_mem_burst="4000")
+    async with shop.agent():
+        one, two = shop.start(1, 1), shop.start(2, 2)
+        await until(lambda: shop.of(one) == (8192, 16384) and shop.of(two, 1) == (8192, 81920))
+
+
+async def test_a_limit_the_driver_refuses_is_reported_and_retried(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.share(1, {"main": {0: 8192}})
+    shop.script.error("nvmlDeviceSetMemoryLimits_v1", 4)
+    async with shop.agent() as agent:
+        group = shop.start(1, 1)
+        await until(lambda: [each.missing != "" for each in agent.outcome.reports] == [True])
+        shop.script.gpus(2, memory_mib=81920)
+        shop.script._lines = [line for line in shop.script._lines if line[0] != "error"]
+        shop.script._write()
+        await until(lambda: shop.of(group) == (8192, 8192) and not agent.outcome.reports)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda shop: (shop.root / "cgroup.controllers").unlink(), "version 1"),
+        (lambda shop: setattr(shop, "split", True), "MIG"),
+        (
+            lambda shop: shop.script.error("nvmlDeviceGetMemoryLimits_v1", 13),
+            "615.71 has no memory limits: install r615",
+        ),
+        (lambda shop: shop.script.error("nvmlDeviceGetMemoryLimits_v1", 3), "GPU 0 supports no memory limits"),
+        (lambda shop: shop.script.error("nvmlInitWithFlags", 9), "kernel module isn't loaded"),
+    ],
+)
+async def test_a_node_that_can_not_says_why(shop: Shop, spoil: Callable[[Shop], object], text: str) -> None:
+    spoil(shop)
+    async with shop.agent() as agent:
+        await until(lambda: text in agent.outcome.obstacle)
+        assert (agent.outcome.mode, agent.fault) == ("", "")
+
+
+class TestResize:
+    async def test_a_limit_is_lowered_and_reported_before_the_claim_is(self, shop: Shop) -> None:
+        shop.share(1, {"main": {0: 8192}})
+        shares = shop.claims[pod_uid(1)]["shares"]
+        async with shop.agent():
+            group = shop.start(1, 1)
+            await until(lambda: shop.of(group) == (8192, 8192))
+            shop.describe(1, shares, {"main": 1}, resize="main=4096Mi")
+            await until(lambda: shop.of(group) == (4096, 4096))
+            row = LimitReport("ns/p1", pod_uid(1), "main", shop.uuids[0], 4096)
+            await until(lambda: shop.reported == [row])
+            # The leader lowers the claim and the annotation; then nothing is left to report.
+            shares = shop.claims[pod_uid(1)]["shares"] = [{**shares[0], "memoryMib": 4096}]
+            shop.publish()
+            shop.describe(1, shares, {"main": 1}, resize="main=4096Mi")
+            await until(lambda: shop.reported == [])
+            assert shop.of(group) == (4096, 4096)
+
+    async def test_what_is_in_use_is_not_taken(self, shop: Shop) -> None:
+        shop.share(1, {"main": {0: 8192}})
+        shares = shop.claims[pod_uid(1)]["shares"]
+        async with shop.agent():
+            group = shop.start(1, 1)
+            await until(lambda: shop.of(group) == (8192, 8192))
+            shop.set(group, 8192, 8192, used=6000)
+            shop.describe(1, shares, {"main": 1}, resize="main=4096Mi")
+            await until(lambda: bool(shop.events))
+            [(reason, text)] = shop.events
+            assert reason == "ResizeRefused" and "uses 6000 MiB" in text and "4096 MiB asked for" in text
+            assert (shop.of(group), shop.reported) == ((8192, 8192), [])
+            shop.set(group, 8192, 8192, used=4000)
+            await until(lambda: shop.of(group) == (4096, 4096))
+
+    async def test_a_withdrawn_request_raises_the_limit_when_no_report_says_otherwise(self, shop: Shop) -> None:
+        """The leader lowers claims by the report: until a newer one is written, it may."""
+        shop.share(1, {"main": {0: 8192}})
+        shares = shop.claims[pod_uid(1)]["shares"]
+        async with shop.agent() as agent:
+            group = shop.start(1, 1)
+            shop.describe(1, shares, {"main": 1}, resize="main=4096Mi")
+            await until(lambda: [each.limit_mib for each in shop.reported or []] == [4096])
+            shop.reported = None  # The API server is away.
+            shop.describe(1, shares, {"main": 1})
+            await until(lambda: not agent.outcome.reports)
+            await asyncio.sleep(0.3)
+            assert shop.of(group) == (4096, 4096)
+            shop.reported = []
+            shop.publish()
+            await until(lambda: shop.of(group) == (8192, 8192))
+
+    async def test_a_larger_claim_counts_once_the_pods_annotation_says_so_too(self, shop: Shop) -> None:
+        """A lost ledger is restored by the annotation."""
+        shop.share(1, {"main": {0: 8192}})
+        shares = shop.claims[pod_uid(1)]["shares"]
+        async with shop.agent():
+            group = shop.start(1, 1)
+            await until(lambda: shop.of(group) == (8192, 8192))
+            larger = shop.claims[pod_uid(1)]["shares"] = [{**shares[0], "memoryMib": 16384}]
+            shop.publish()
+            await asyncio.sleep(0.3)
+            assert shop.of(group) == (8192, 8192)
+            shop.describe(1, larger, {"main": 1})
+            await until(lambda: shop.of(group) == (16384, 16384))
