@@ -12,7 +12,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission import bypasses, pod_review
 from deviceshare.domain.admission.drafts import OF_OTHERS, STRATEGIES
 from deviceshare.domain.admission.pod_injection import CUDA_ORDER, GROWTH, JAX_GROWS, ShareOf, Variable
-from deviceshare.domain.objects import groups, shares
+from deviceshare.domain.objects import groups, share_wishes, shares
 from deviceshare.domain.objects.shares import DIALECTS, ShareRequest
 
 Variables = Mapping[str, Any]
@@ -76,7 +76,7 @@ def _shares() -> Variables:
         "mostShares": shares.MAX_DEVICES,
         "mostGib": shares.MAX_GIB,
         "strategies": list(STRATEGIES),
-        "isolations": list(shares.ISOLATIONS),
+        "isolations": list(share_wishes.ISOLATIONS),
         "usersAnnotations": sorted(contract.USERS),
         "podAnnotations": sorted({*contract.ON_PODS, *(each.annotation for each in vendors.VENDORS)}),
         "containerAnnotations": list(shares.OF_CONTAINERS),
@@ -84,8 +84,8 @@ def _shares() -> Variables:
         "longestContainerName": shares.LONGEST,
         "rebindToken": f"^{shares.PATTERN}$",
         "rebindCure": shares.CURE,
-        "resizePattern": f"^{shares.RESIZE_PATTERN}$",
-        "resizeCure": shares.RESIZE_CURE,
+        "resizePattern": f"^{share_wishes.RESIZE_PATTERN}$",
+        "resizeCure": share_wishes.RESIZE_CURE,
     }
 
 

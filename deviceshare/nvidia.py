@@ -346,7 +346,7 @@ def _pci(function: Callable[..., Any], *arguments: object) -> str:
         return ""
 
 
-class MemoryLimits(NamedTuple):
+class GroupMemory(NamedTuple):
     """What a control group may use of a GPU's memory, in bytes."""
 
     soft: int
@@ -375,13 +375,13 @@ def memory_limits_obstacle(group: Path) -> str:
     return "" if gpus else "no GPU answers: run nvidia-smi on the node"
 
 
-def read_memory_limits(uuid: str, group: Path) -> MemoryLimits:
+def read_memory_limits(uuid: str, group: Path) -> GroupMemory:
     """The control group's limits on a GPU; needs a started Driver. Raises NoDriver and NvmlRefused."""
     found = _ask(_limits_of, _ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), group)
-    return MemoryLimits(found.softLimit, found.hardLimit, found.currentUsed)
+    return GroupMemory(found.softLimit, found.hardLimit, found.currentUsed)
 
 
-def set_memory_limits(uuid: str, group: Path, limits: MemoryLimits) -> None:
+def set_memory_limits(uuid: str, group: Path, limits: GroupMemory) -> None:
     """Sets the control group's limits on a GPU, which takes CAP_SYS_ADMIN; raises NoDriver and NvmlRefused."""
     wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(group), limits.soft, limits.hard)
     _ask(pynvml.nvmlDeviceSetMemoryLimits_v1, _ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), wanted)

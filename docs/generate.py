@@ -21,6 +21,7 @@ import click
 import yaml
 
 from charts import helm
+from deviceshare.agent.memory_limits import LimitsOutcome
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
@@ -124,6 +125,7 @@ def _agents_metrics() -> AgentMetrics:
     used = DeviceUsage("resource", 0, utilization=1, processes=[DeviceProcess(1)], shares=[ShareMemory("ns/p", "c")])
     hardware, usage = Hardware(devices=[Part("resource", 0)]), Usage("node", devices=[used])
     of_an_agent.watch_devices(lambda: hardware, lambda: usage, lambda: 1)
+    of_an_agent.watch_limits(lambda: LimitsOutcome("agent"))
     of_an_agent.watch_turns(lambda: [TurnQueue("group", TurnHolder("pod", 1))])
     return of_an_agent
 

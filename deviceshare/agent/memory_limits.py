@@ -39,6 +39,7 @@ PROBE_SECONDS: Final = 60.0
 GATHER_SECONDS: Final = 0.05
 SLOW_SECONDS: Final = 30.0
 """For so long a look may last; then the driver hangs."""
+_HUNG: Final = "NVIDIA's driver doesn't answer: run nvidia-smi on the node"
 _DEPTH: Final = 6
 """Of pods' control groups below the root, with nested clusters."""
 _SWITCHED_OFF: Final = "the agent is not to set memory limits: set agent.memoryLimits=agent in the chart's values"
@@ -57,7 +58,7 @@ class Counts(Protocol):
         """A container was found without its limit, and got it."""
 
 
-class Outcome(NamedTuple):
+class LimitsOutcome(NamedTuple):
     """Of one look."""
 
     mode: str = ""
@@ -71,7 +72,7 @@ class Outcome(NamedTuple):
     """Whether pods and ledger were known, and every limit has been read once."""
 
 
-class _Found(NamedTuple):
+class _LimitedGroup(NamedTuple):
     pod: PodLimits
     container_id: str
     group: Path
@@ -105,7 +106,7 @@ class MemoryLimits:
         `hook` says whether the node's CDI specifications have NVIDIA's hook, `split` whether a GPU is split by MIG, and
         `written` which limits are in the report that the API server has, None while another is being written.
         """
-        self.outcome = Outcome(obstacle=_SWITCHED_OFF if mode == OFF else "")
+        self.outcome = LimitsOutcome(obstacle=_SWITCHED_OFF if mode == OFF else "")
         self._node = node
         self._counts = counts
         self._changed = changed
@@ -124,22 +125,26 @@ class MemoryLimits:
         self._known: dict[tuple[Path, str], Limit] = {}
         self._held: dict[LimitKey, Limit] = {}
         """What was lowered since the event loop last said what is wanted."""
-        self._refused: set[LimitKey] = set()
+        self._refused: dict[LimitKey, int] = {}
+        """What those use, in MiB, that were to have less."""
         self._retry: dict[Path, float] = {}
         self._audited = self._probed = float("-inf")
         self._obstacle = ""
 
     @property
+    def enabled(self) -> bool:
+        """Whether it has anything to do."""
+        return self._mode != OFF
+
+    @property
     def fault(self) -> str:
         """Why the agent isn't ready: containers may have no limit yet."""
-        if self._mode == OFF or self.outcome.complete or self.outcome.obstacle:
+        if not self.enabled or self.outcome.complete or self.outcome.obstacle:
             return ""
         return "the limits of device memory have not been audited yet"
 
     async def run(self) -> None:
-        """Until cancelled."""
-        if self._mode == OFF:
-            return
+        """Until cancelled; only where it is `enabled`."""
         self._node.ledgers.subscribe(lambda _: self._dirty.set())
         self._node.pods.subscribe(lambda _: self._dirty.set())
         loop = asyncio.get_running_loop()
@@ -152,7 +157,7 @@ class MemoryLimits:
                         await self._dirty.wait()
                 except TimeoutError:
                     if time.monotonic() - self._looked > SLOW_SECONDS:
-                        self._take(Outcome(obstacle="NVIDIA's driver doesn't answer: run nvidia-smi on the node"), ())
+                        self._take(LimitsOutcome(obstacle=_HUNG), ())
                 self._dirty.clear()
                 await asyncio.sleep(GATHER_SECONDS)
         finally:
@@ -170,7 +175,7 @@ class MemoryLimits:
             said = {each.key for each in (*written, *self.outcome.reports)}
             self._lowered = {key: limit for key, limit in self._lowered.items() if key in said}
 
-    def _take(self, outcome: Outcome, news: Collection[_News]) -> None:
+    def _take(self, outcome: LimitsOutcome, news: Collection[_News]) -> None:
         """On the event loop: what a look found."""
         for pod, reason, text in news:
             log.warning("Memory limit", reason=reason, pod=pod.pod, text=text)
@@ -187,14 +192,14 @@ class MemoryLimits:
     # Everything below runs in the thread.
 
     def _look_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        last = Outcome()
+        last = LimitsOutcome()
         while not self._closing.wait(LOOK_SECONDS):
             news: list[_News] = []
             try:
                 outcome = self._look(*self._wanted, news)
             except Exception as error:  # a bug of the agent must not look like limits that hold
                 log.exception("Failed to look at memory limits")
-                outcome = Outcome(obstacle=f"the agent failed: {error}")
+                outcome = LimitsOutcome(obstacle=f"the agent failed: {error}")
             self._looked = time.monotonic()
             if outcome != last or news:
                 last = outcome
@@ -203,12 +208,12 @@ class MemoryLimits:
                 except RuntimeError:
                     return  # the loop is closed, and the process ends
 
-    def _look(self, known: bool, wanted: Collection[PodLimits], news: list[_News]) -> Outcome:
+    def _look(self, known: bool, wanted: Collection[PodLimits], news: list[_News]) -> LimitsOutcome:
         now = time.monotonic()
         if now - self._probed >= PROBE_SECONDS or self._obstacle:
             self._obstacle, self._probed = self._probe(), now
         if self._obstacle:
-            return Outcome(obstacle=self._obstacle)
+            return LimitsOutcome(obstacle=self._obstacle)
         mode = HOOK if self._mode == HOOK and self._hook() else BY_AGENT
         audit, first = now - self._audited >= AUDIT_SECONDS, self._audited == float("-inf")
         found = list(self._groups({pod.uid: pod for pod in wanted})) if wanted else []
@@ -230,7 +235,7 @@ class MemoryLimits:
         if audit and known:
             self._audited = now
         groups = len(here) - len({report.uid for report in reports})
-        return Outcome(mode, "", tuple(sorted({*reports, *lowered})[:MAX_LIMITS]), groups, known and not first)
+        return LimitsOutcome(mode, "", tuple(sorted({*reports, *lowered})[:MAX_LIMITS]), groups, known and not first)
 
     def _probe(self) -> str:
         if not (self._root / "cgroup.controllers").exists():
@@ -243,12 +248,12 @@ class MemoryLimits:
         except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
             return str(error)
 
-    def _groups(self, pods: Mapping[str, PodLimits]) -> Iterator[_Found]:
+    def _groups(self, pods: Mapping[str, PodLimits]) -> Iterator[_LimitedGroup]:
         """The control groups of these pods' containers, by UID, and of their sandboxes."""
         for directory in _named(self._root, lambda name: "kube" in name):
             yield from self._below(directory, pods, _DEPTH)
 
-    def _below(self, directory: Path, pods: Mapping[str, PodLimits], depth: int) -> Iterator[_Found]:
+    def _below(self, directory: Path, pods: Mapping[str, PodLimits], depth: int) -> Iterator[_LimitedGroup]:
         for each in _named(directory, lambda name: "kube" in name or "pod" in name or name in _CLASSES):
             group = control_group_of(f"0::/{each.relative_to(self._root)}")
             if group is None and depth:
@@ -257,9 +262,9 @@ class MemoryLimits:
                 for leaf in _named(each, lambda _: True):
                     inside = control_group_of(f"0::/{leaf.relative_to(self._root)}")
                     if inside and inside.container_id:
-                        yield _Found(pod, inside.container_id, leaf)
+                        yield _LimitedGroup(pod, inside.container_id, leaf)
 
-    def _limits(self, found: _Found) -> tuple[str, Mapping[str, Limit]]:
+    def _limits(self, found: _LimitedGroup) -> tuple[str, Mapping[str, Limit]]:
         name, limits = found.pod.of(found.container_id)
         for uuid, limit in limits.items() if self._held else ():
             held = self._held.get((found.pod.uid, name, uuid), limit)
@@ -269,12 +274,12 @@ class MemoryLimits:
                 self._held.pop((found.pod.uid, name, uuid), None)
         return name, limits
 
-    def _is_new(self, found: _Found, now: float) -> bool:
+    def _is_new(self, found: _LimitedGroup, now: float) -> bool:
         _, limits = self._limits(found)
         changed = any(self._known.get((found.group, uuid)) != limit for uuid, limit in limits.items())
         return changed and now >= self._retry.get(found.group, now)
 
-    def _apply(self, found: _Found, news: list[_News], *, silent: bool) -> None:
+    def _apply(self, found: _LimitedGroup, news: list[_News], *, silent: bool) -> None:
         """Has the container have its limits. `silent`: that a new one has none yet is no news."""
         name, limits = self._limits(found)
         for uuid, limit in limits.items():
@@ -305,7 +310,7 @@ class MemoryLimits:
         with suppress(OSError):  # it has ended meanwhile
             self._counts.limited(max(time.time() - group.stat().st_ctime, 0.0))
 
-    def _lower(self, found: Collection[_Found], news: list[_News]) -> Iterator[LimitReport]:
+    def _lower(self, found: Collection[_LimitedGroup], news: list[_News]) -> Iterator[LimitReport]:
         """Lowers limits on request, of containers that use no more than that."""
         with nvidia.Driver():
             for each in found:
@@ -314,17 +319,16 @@ class MemoryLimits:
                     key = each.pod.uid, name, uuid
                     used = self._lowered_to(each, uuid, limits.get(uuid), limit)
                     if used is None:
+                        self._refused.pop(key, None)
                         yield LimitReport(each.pod.pod, *key, limit.soft)
-                        self._refused.discard(key)
-                    elif key not in self._refused:
-                        self._refused.add(key)
-                        text = (
-                            f"container {name} uses {used} MiB of device {uuid}, more than the {limit.soft} MiB asked"
-                        )
-                        text += " for: it keeps its share until it uses less"
-                        news.append(_News(each.pod, "ResizeRefused", text))
+                    elif used:
+                        if key not in self._refused:
+                            text = f"container {name} uses {used} MiB of device {uuid}, more than the {limit.soft} MiB"
+                            text += " asked for: it keeps its share until it uses less"
+                            news.append(_News(each.pod, "ResizeRefused", text))
+                        yield LimitReport(each.pod.pod, *key, used_mib=self._refused.setdefault(key, used))
 
-    def _lowered_to(self, found: _Found, uuid: str, before: Limit | None, limit: Limit) -> int | None:
+    def _lowered_to(self, found: _LimitedGroup, uuid: str, before: Limit | None, limit: Limit) -> int | None:
         """Lowers the limit; where the container uses more, what that is in MiB, and the limit is as before."""
         if self._known.get((found.group, uuid)) == limit:
             return None
@@ -340,8 +344,8 @@ class MemoryLimits:
                     nvidia.set_memory_limits(uuid, found.group, _bytes(before))
         except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
             log.warning("Failed to lower a limit", pod=found.pod.pod, uuid=uuid, error=str(error))
-            return -1
-        return used // nvidia.MIB
+            return 0
+        return -(-used // nvidia.MIB)
 
 
 _CLASSES: Final = ("burstable", "besteffort", "guaranteed")
@@ -356,5 +360,5 @@ def _named(directory: Path, fits: Callable[[str], bool]) -> list[Path]:
         return []  # it has gone
 
 
-def _bytes(limit: Limit) -> nvidia.MemoryLimits:
-    return nvidia.MemoryLimits(limit.soft * nvidia.MIB, limit.hard * nvidia.MIB)
+def _bytes(limit: Limit) -> nvidia.GroupMemory:
+    return nvidia.GroupMemory(limit.soft * nvidia.MIB, limit.hard * nvidia.MIB)

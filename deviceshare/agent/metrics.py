@@ -13,7 +13,7 @@ from prometheus_client import Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from deviceshare.agent.memory_limits import Outcome
+from deviceshare.agent.memory_limits import LimitsOutcome
 from deviceshare.agent.violations import CAUSES
 from deviceshare.domain.device_health.examination import APPLICATION_XIDS, Xid
 from deviceshare.domain.objects.hardware import Hardware, Part
@@ -69,7 +69,7 @@ class AgentMetrics(ServerMetrics):
         """Counts a container that was found without its limit."""
         self._limits_repaired.inc()
 
-    def watch_limits(self, outcome: Callable[[], Outcome]) -> None:
+    def watch_limits(self, outcome: Callable[[], LimitsOutcome]) -> None:
         """Adds what was found of memory limits, computed at each scrape. Call it once."""
 
         def compute() -> Iterable[GaugeMetricFamily]:

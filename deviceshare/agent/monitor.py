@@ -8,7 +8,7 @@ import structlog
 from msgspec.structs import replace
 
 from deviceshare.agent.allocations import Allocations
-from deviceshare.agent.memory_limits import Outcome
+from deviceshare.agent.memory_limits import LimitsOutcome
 from deviceshare.agent.own_node import OwnNode, Writer
 from deviceshare.agent.violations import Violations
 from deviceshare.domain import contract
@@ -218,7 +218,7 @@ class DeviceMonitor:
         """What is to be reported; None until that is known."""
         self.turns: ReportedTurns | None = None
         """The part of it that is about turns."""
-        self.limits = Outcome()
+        self.limits = LimitsOutcome()
         """What was found of memory limits."""
         self._node = node
         self._violations = violations
@@ -257,7 +257,7 @@ class DeviceMonitor:
             self.turns = turns
             self.report()
 
-    def take_limits(self, outcome: Outcome) -> None:
+    def take_limits(self, outcome: LimitsOutcome) -> None:
         """Reports what was found of memory limits."""
         self.limits = outcome
         self.report()

@@ -129,7 +129,8 @@ class Agent:
             background.run("report", self._monitor.reporter.run)
             background.run("allocations", self._allocations.run)
             background.run("device-reader", self._reader.run)
-            background.run("memory-limits", self._limits.run)
+            if self._limits.enabled:
+                background.run("memory-limits", self._limits.run)
             background.run("turn-reports", self._turn_reports.run)
             if self._pods_server:
                 background.run("turns", self._turns.run)

@@ -25,7 +25,7 @@ CLI none of them.
 """
 _COMMANDS: Final = {name: home for name, (package, home) in _OF_PACKAGES.items() if find_spec(package)} | {
     name: f"deviceshare.cli.{name}"
-    for name in ("doctor", "explain", "inspect", "plan", "rebind", "recover", "smi", "top", "turn")
+    for name in ("doctor", "explain", "inspect", "plan", "rebind", "recover", "resize", "smi", "top", "turn")
 }
 """The module that holds the command, under its name."""
 

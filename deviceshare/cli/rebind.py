@@ -198,6 +198,11 @@ async def _group(api: Cluster, name: str) -> Asked:
 
 
 async def _pod(api: Cluster, namespace: str, name: str) -> Asked:
+    return Asked(*await pod_with_share(api, namespace, name))
+
+
+async def pod_with_share(api: Cluster, namespace: str, name: str) -> tuple[Pod, NodeDevices, Claim]:
+    """The pod, its node's ledger and its claim there; raises ClickException where it has none."""
     key = f"{namespace}/{name}"
     try:
         pod = await api.get(PODS, name, namespace)
@@ -213,7 +218,7 @@ async def _pod(api: Cluster, namespace: str, name: str) -> Asked:
         f"The claim of pod {key} on node {pod.node} is missing and is restored from the pod; retry once"
         f" kubectl get ndev {pod.node} -o yaml shows it"
     )
-    return Asked(pod, *await _claim(api, pod.node, pod.metadata.uid, missing))
+    return pod, *await _claim(api, pod.node, pod.metadata.uid, missing)
 
 
 async def _claim(api: Cluster, node: str, uid: str, missing: str) -> tuple[NodeDevices, Claim]:

@@ -15,7 +15,8 @@ from deviceshare.domain.admission import bypasses, settings
 from deviceshare.domain.admission.dialects import OPT_IN, UNSUPPORTED, WARN
 from deviceshare.domain.objects.groups import AFTER_LAST_POD, DELETION_POLICIES, NEVER, LabelRequirement, LabelSelector
 from deviceshare.domain.objects.nodes import is_label
-from deviceshare.domain.objects.shares import ISOLATIONS, PREFERRED, SYSTEMS
+from deviceshare.domain.objects.share_wishes import ISOLATIONS, PREFERRED
+from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.placement.handover import AUTO, STYLES
 from deviceshare.flags import (
     FILE,

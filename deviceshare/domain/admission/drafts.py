@@ -8,7 +8,6 @@ A pod concerns deviceshare that names a group, or whose containers ask for a sha
 group's name, and is empty where it names none: mirrors and webhooks select by the label's existence.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -16,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct, field
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects import share_wishes
 from deviceshare.domain.objects.groups import name_fault
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.quantities import amount, is_some
@@ -23,9 +23,7 @@ from deviceshare.domain.objects.shares import (
     DEVICE_COUNT,
     DIALECTS,
     FAMILIES,
-    ISOLATIONS,
     NO_SHARE,
-    REQUIRED,
     SYSTEMS,
     ShareRequest,
     is_annotation,
@@ -204,7 +202,7 @@ def concern_of(labels: Names, annotations: Names, share: ShareRequest, dialects:
     annotations = annotations or {}
     fault = _share_fault(share, dialects) or _group_fault(labels or {}, annotations, share)
     ours = sorted(filter(is_ours_alone, annotations))
-    fault = fault or _strategy_fault(annotations, share) or _isolation_fault(annotations, share)
+    fault = fault or _strategy_fault(annotations, share) or share_wishes.fault(annotations, bool(share))
     return Concern(annotations.get(contract.GROUP, ""), share, fault, ours)
 
 
@@ -257,20 +255,6 @@ def _strategy_fault(annotations: Mapping[str, str], share: ShareRequest) -> str:
         return f"{field} is for pods that ask for a share: leave it out and set the group's spec.schedulingStrategy"
     if value not in STRATEGIES:
         return f"{field} is {quoted(value)}: set it to {listed(STRATEGIES, link='or')}, or leave it out"
-    return ""
-
-
-def _isolation_fault(annotations: Mapping[str, str], share: ShareRequest) -> str:
-    for key in (contract.ISOLATION, contract.BURST):
-        if key in annotations and not share:
-            return f"metadata.annotations[{key}] is for pods that ask for a share: leave it out"
-    value = annotations.get(contract.ISOLATION, REQUIRED)
-    if value not in ISOLATIONS:
-        field = f"metadata.annotations[{contract.ISOLATION}]"
-        return f"{field} is {quoted(value)}: set it to {listed(ISOLATIONS, link='or')}, or leave it out"
-    burst = annotations.get(contract.BURST, "1")
-    if not re.fullmatch("[1-9][0-9]{0,3}", burst):
-        return f"metadata.annotations[{contract.BURST}] is {quoted(burst)}: give whole GiB, such as 16, or leave it out"
     return ""
 
 

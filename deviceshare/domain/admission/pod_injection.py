@@ -20,13 +20,13 @@ from deviceshare.domain.admission.settings import DEFAULTS, GATES, GROW, HOST, I
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.quantities import is_some
+from deviceshare.domain.objects.share_wishes import PREFERRED
 from deviceshare.domain.objects.shares import (
     ALIYUN_GPU_MEM,
     DIALECTS,
     INITS,
     METAGPU,
     MIB_PER_GIB,
-    PREFERRED,
     Need,
     ShareRequest,
     container_annotation,

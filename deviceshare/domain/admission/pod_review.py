@@ -4,7 +4,6 @@ The mutating admission runs before, but may have been unavailable: pods that it 
 A refusal names the field and what to do; an empty one allows.
 """
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
@@ -17,12 +16,11 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pod_spec import Container
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
+from deviceshare.domain.objects.share_wishes import resize_fault
 from deviceshare.domain.objects.shares import (
     DIALECTS,
     GPU_PERCENT,
     MIB_PER_GIB,
-    RESIZE_CURE,
-    RESIZE_PATTERN,
     SYSTEMS,
     ShareRequest,
     in_gib,
@@ -241,7 +239,7 @@ def _resize_fault(old: Pod, new: Pod) -> str:
         return ""
     if contract.SHARES not in new.metadata.annotations:
         return "the pod has no share of a device that could be resized: leave it out"
-    return "" if re.fullmatch(RESIZE_PATTERN, wanted) else RESIZE_CURE
+    return resize_fault(wanted)
 
 
 def review_ephemeral_containers(pod: Draft, existing: Collection[str], group: Group | None) -> str:

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.dialects import WARN
-from deviceshare.domain.objects.shares import PREFERRED, SYSTEMS
+from deviceshare.domain.objects.share_wishes import PREFERRED
+from deviceshare.domain.objects.shares import SYSTEMS
 
 WEBHOOKS, POLICIES = "webhooks", "policies"
 MODES: Final = (WEBHOOKS, POLICIES)

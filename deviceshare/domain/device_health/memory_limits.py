@@ -13,7 +13,8 @@ import msgspec
 from deviceshare.domain import contract
 from deviceshare.domain.device_health.containers import NodePod
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.shares import INITS, Share, burst_mib, current, sizes_wanted
+from deviceshare.domain.objects.share_wishes import burst_mib, sizes_wanted
+from deviceshare.domain.objects.shares import INITS, Share, current
 from deviceshare.domain.placement.rooms import mib, units
 
 
@@ -79,7 +80,7 @@ def _of_pod(
     shares, told = list(claimed), _told(pod)
     # Of init containers that coincide the claim has one (shares.stored_once): the annotation has each.
     shares += [each for each in told if each.role in INITS and all(s.container != each.container for s in shares)]
-    sizes, burst = sizes_wanted(meta.annotations.get(contract.RESIZE, "")), burst_mib(meta.annotations)
+    sizes, burst = sizes_wanted(meta.annotations), burst_mib(meta.annotations)
     containers: dict[str, dict[str, Limit]] = {}
     wanted: dict[str, dict[str, Limit]] = {}
     for share in shares:

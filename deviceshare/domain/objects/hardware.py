@@ -166,7 +166,7 @@ class Overuse(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True)
 
 
 class LimitReport(Struct, frozen=True, gc=False, order=True, rename="camel", omit_defaults=True):
-    """A container whose limit of a device's memory isn't its share: it is missing, or was lowered for a resize."""
+    """A container whose limit of a device's memory isn't its share, or is to be: for a resize, or it is missing."""
 
     pod: str
     """`namespace/name`"""
@@ -176,7 +176,9 @@ class LimitReport(Struct, frozen=True, gc=False, order=True, rename="camel", omi
     uuid: str
     """The device's."""
     limit_mib: int = 0
-    """To what it was lowered on request (resizing.py); 0 where it is missing."""
+    """To what it was lowered on request (resizing.py); 0 where it wasn't."""
+    used_mib: int = 0
+    """What the container used when it was asked to have less than that; it keeps its limit until it uses less."""
     missing: str = ""
     """Why there is none."""
 

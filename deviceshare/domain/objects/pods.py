@@ -11,10 +11,10 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, parse_selected, with_uuids
 from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
 from deviceshare.domain.objects.pod_spec import TERMINAL, Container, PodSpec, PodStatus, grace_seconds, have_ended
+from deviceshare.domain.objects.share_wishes import REQUIRED
 from deviceshare.domain.objects.shares import (
     GROUP,
     POD,
-    REQUIRED,
     Holder,
     Share,
     ShareRequest,

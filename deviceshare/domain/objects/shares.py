@@ -48,10 +48,6 @@ LIMITS: Final = (
     *(MEMORY_LIMIT, HARD_LIMIT, SOFT_LIMIT, PERCENT, MEMORY_FRACTION),
     *(HEAP_FRACTION, PYTORCH, DEVICE_INDEX, DEVICE_GIB),
 )
-REQUIRED: Final = "required"
-PREFERRED: Final = "preferred"
-ISOLATIONS: Final = (REQUIRED, PREFERRED)
-"""Whether a share goes only where its limit is enforced, or also where it is only counted."""
 
 LONGEST: Final = 40
 """Characters of a container's name: an annotation has 63 behind its domain.
@@ -452,29 +448,6 @@ CURE: Final = "set it to 1 to 63 letters, digits or characters of ._:+-, other o
 def token_fault(value: str) -> str:
     """What is wrong with the token and what to do, or ""."""
     return "" if re.fullmatch(PATTERN, value) else CURE
-
-
-# The sizes that a pod's user asks for, of the parts that its containers have already (resizing.py).
-
-_RESIZE: Final = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?=[1-9][0-9]{0,6}(Mi|%)"
-RESIZE_PATTERN: Final = f"{_RESIZE}(,{_RESIZE}){{0,15}}"
-RESIZE_CURE: Final = "set it to CONTAINER=SIZE, several with commas, as in main=12288Mi or main=50%"
-
-
-def burst_mib(annotations: Mapping[str, str]) -> int:
-    """MiB of each device that the pod's containers may use while nobody else wants them; 0 where it doesn't say."""
-    value = annotations.get(contract.BURST, "")
-    return int(value) * MIB_PER_GIB if re.fullmatch("[1-9][0-9]{0,3}", value) else 0
-
-
-def sizes_wanted(value: str) -> dict[str, tuple[int, int]]:
-    """By container, MiB and percent of each of its devices, one of which is 0; empty where the value isn't such."""
-    found = {}
-    for each in value.split(",") if re.fullmatch(RESIZE_PATTERN, value) else ():
-        container, _, size = each.partition("=")
-        number = int(size.rstrip("Mi%"))
-        found[container] = (0, number) if size.endswith("%") else (number, 0)
-    return found
 
 
 GROUP = "group"

@@ -14,6 +14,7 @@ from deviceshare.domain.objects.hardware import HOOK, Hardware, Part, Publicatio
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.objects.share_wishes import burst_mib
 from deviceshare.domain.objects.shares import (
     ALIYUN_GPU_MEM,
     DEVICE_GIB,
@@ -30,7 +31,6 @@ from deviceshare.domain.objects.shares import (
     WHOLE,
     Share,
     as_stored,
-    burst_mib,
     container_annotation,
     current,
     devices_of_container,

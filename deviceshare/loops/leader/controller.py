@@ -27,6 +27,7 @@ from deviceshare.loops.leader.pod_events import PodEvents
 from deviceshare.loops.leader.preemptor import Preemptor
 from deviceshare.loops.leader.rebinder import Rebinder
 from deviceshare.loops.leader.releaser import Releaser
+from deviceshare.loops.leader.resizer import Resizer
 from deviceshare.loops.leader.scaler import Scaler
 from deviceshare.loops.leader.uninjected_pods import UninjectedPods
 from deviceshare.loops.leader.waker import Waker
@@ -180,6 +181,7 @@ class Controller:
         self._statuses = GroupStatuses(context)
         self._releaser = Releaser(context)
         self._rebinder = Rebinder(context)
+        self._resizer = Resizer(context)
         self._endings = Endings(context)
         self._waker = Waker(context)
         self._quotas = QuotaCounts(context)
@@ -193,6 +195,7 @@ class Controller:
             self._coverage.queue,
             self._releaser.queue,
             self._rebinder.queue,
+            self._resizer.queue,
             self._endings.queue,
             self._statuses.queue,
             *self._waker.queues,
@@ -251,6 +254,7 @@ class Controller:
         self._waker.change(change)
         self._uninjected.change_injected(change)
         self._pod_events.change(change)
+        self._resizer.change_pod(change)
         if self._preemptor:
             self._preemptor.change(change)
         if self._scaler:
@@ -284,6 +288,7 @@ class Controller:
             return  # where programs take turns that changes every few seconds
         self._releaser.change_ledger(change)
         self._rebinder.change_ledger(change)
+        self._resizer.change_ledger(change.key)
         self._quotas.change_ledger(change)
         self._coverage.change_ledger(change)
         self._ledgers.queue.add(change.key)

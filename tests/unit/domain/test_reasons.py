@@ -25,7 +25,7 @@ from deviceshare.domain.objects.reasons import ReasonKind as Kind
 from deviceshare.domain.objects.shares import Request
 from deviceshare.domain.placement import ledger_budget
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import NOMINATED, request_of
+from deviceshare.domain.placement.join_obstacles import NOMINATED, counted_only, request_of
 from deviceshare.domain.placement.node_choice import AVOIDED, misfit
 from deviceshare.domain.placement.shared_resources import leftover_reason
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, a_share_pod, gpus
@@ -193,6 +193,7 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     (Kind.OTHER_PLUGIN, leftover_reason(["aliyun.com/gpu-mem"]), "kubectl patch node NODE"),
     (Kind.NOT_HANDED_OVER, healthy(MUTED), "write one"),
     (Kind.NOT_HANDED_OVER, on(NODE, MUTED, LIVES), "write one"),
+    (Kind.COUNTED_ONLY, counted_only(a_share(1)._replace(isolated=True), "no agent: run one"), "run one"),
     (Kind.LEDGER_FULL, ledger_budget.FULL, "share another node"),
 ]
 

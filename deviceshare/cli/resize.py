@@ -1,0 +1,124 @@
+"""`deviceshare resize`: a larger or smaller share for a pod that runs, without a restart.
+
+The command asks for it by an annotation of the pod, and waits for the claim and the agent's limit to follow.
+"""
+
+from typing import Final
+
+import click
+
+from deviceshare.cli.cluster import Target, poll, retry_on_conflict
+from deviceshare.cli.output import say
+from deviceshare.cli.parameters import completing_in_namespace, in_namespace, on_cluster, pod_named
+from deviceshare.cli.rebind import pod_with_share
+from deviceshare.domain import contract
+from deviceshare.domain.answers.device_parts import parts_text
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.share_wishes import sizes_wanted
+from deviceshare.domain.objects.shares import INITS, MIB_PER_GIB, current
+from deviceshare.domain.placement.resizing import judge
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.ports import Cluster
+
+ANSWER_SECONDS: Final = 30.0
+
+
+@click.command(
+    short_help="Make a running pod's share larger or smaller.",
+    epilog="""\b
+Examples:
+  deviceshare resize pod research/embed --gpu-mem 12     12 GiB of each of its devices
+  deviceshare resize pod web --gpu-percent 50 -c server  half of each device, of the container server
+  kubectl annotate pod web deviceshare.io/resize=server=12288Mi --overwrite
+\b
+Exit codes: 0 resized; 1 failed, there is no room yet, or more is in use than asked for; 2 wrong flags.""",
+)
+@click.argument("what", type=click.Choice(["pod"]))
+@click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=completing_in_namespace(PODS))
+@click.option("--gpu-mem", type=click.IntRange(1, 4095), metavar="GIB", help="GiB of each device.")
+@click.option("--gpu-mem-mib", type=click.IntRange(1, 4193280), metavar="MIB", help="MiB of each device.")
+@click.option("--gpu-percent", type=click.IntRange(1, 100), metavar="PERCENT", help="Hundredths of each device.")
+@click.option("-c", "--container", help="Which container's; needed where several have a share.")
+@in_namespace
+@on_cluster
+def resize(
+    target: Target,
+    *,
+    what: str,  # noqa: ARG001 - there may be others than pods
+    name: str,
+    gpu_mem: int | None,
+    gpu_mem_mib: int | None,
+    gpu_percent: int | None,
+    container: str | None,
+    namespace: str | None,
+) -> None:
+    """Give a pod's container a larger or smaller part of the devices that it has, without a restart.
+
+    A larger one needs room on the device, and waits for it. A smaller one needs the container to use no more than that,
+    where the node enforces limits: it keeps its share until it does. Frameworks see another size at their next start.
+    """
+    sizes = [f"{(gpu_mem or 0) * MIB_PER_GIB}Mi"] * bool(gpu_mem) + [f"{gpu_mem_mib}Mi"] * bool(gpu_mem_mib)
+    sizes += [f"{gpu_percent}%"] * bool(gpu_percent)
+    if len(sizes) != 1:
+        raise click.UsageError("Give one of --gpu-mem, --gpu-mem-mib and --gpu-percent.")
+    within, pod = pod_named(name, namespace, target)
+    say(target.ask(lambda api: ask(api, within, pod, container, sizes[0])))
+
+
+async def ask(api: Cluster, namespace: str, name: str, container: str | None, size: str) -> str:
+    """Requests the size, and returns the outcome as a sentence.
+
+    Raises:
+        ClickException: the share has not changed; the text says why and what to do.
+        ApiError: a request failed.
+    """
+
+    async def look() -> tuple[Pod, NodeDevices, Claim]:
+        return await pod_with_share(api, namespace, name)
+
+    async def request() -> None:
+        pod, _, claim = await look()
+        mine = sorted({share.container for share in current(claim.shares) if share.role not in INITS})
+        if container is None and len(mine) != 1:
+            raise click.UsageError(f"Pod {namespace}/{name} has shares in several containers: --container {mine[0]}, …")
+        if container is not None and container not in mine:
+            raise click.UsageError(f"Pod {namespace}/{name} has a share in {', '.join(mine)}, not in {container}.")
+        known = [each for each in _words(pod) if not each.startswith(f"{container or mine[0]}=")]
+        wish = ",".join([*known, f"{container or mine[0]}={size}"])
+        change = {"resourceVersion": pod.metadata.resource_version, "annotations": {contract.RESIZE: wish}}
+        await api.patch(PODS, name, {"metadata": change}, namespace=namespace)
+
+    async def answer() -> tuple[Pod, NodeDevices, Claim] | None:
+        pod, ledger, claim = await look()
+        told = {share.container: (share.memory_mib, share.percent) for share in current(pod.shares)}
+        done = sizes_wanted(pod.metadata.annotations).items() <= told.items()
+        return (pod, ledger, claim) if done or _obstacle(pod, ledger) else None
+
+    await retry_on_conflict(request)
+    found = await poll(answer, doing=f"Waiting for the share of {namespace}/{name}", seconds=ANSWER_SECONDS)
+    if found is None:
+        raise click.ClickException(
+            f"deviceshare has not answered within {ANSWER_SECONDS:g} s. The request stays: see what becomes of it with"
+            f" kubectl describe pod -n {namespace} {name}"
+        )
+    pod, ledger, claim = found
+    if obstacle := _obstacle(pod, ledger):
+        withdraw = f"kubectl annotate pod -n {namespace} {name} {contract.RESIZE}-"
+        raise click.ClickException(f"Pod {namespace}/{name} {obstacle}. To withdraw the request: {withdraw}")
+    return f"Pod {namespace}/{name} now has {parts_text(current(claim.shares))} on node {ledger.node}."
+
+
+def _words(pod: Pod) -> list[str]:
+    """What is asked for already, of each container."""
+    wanted = sizes_wanted(pod.metadata.annotations).items()
+    return [f"{name}={f'{percent}%' if percent else f'{memory}Mi'}" for name, (memory, percent) in wanted]
+
+
+def _obstacle(pod: Pod, ledger: NodeDevices) -> str:
+    """Why the request isn't granted now, by the ledger."""
+    if obstacle := judge(ledger, pod).obstacle:
+        return obstacle
+    used = [each for each in ledger.status.hardware.limits if each.uid == pod.metadata.uid and each.used_mib]
+    text = "keeps its share: container {} uses {} MiB, more than asked for; it gets less as soon as it uses less"
+    return text.format(used[0].container, used[0].used_mib) if used else ""

@@ -1,0 +1,95 @@
+"""A resize: a pod's share made larger or smaller where it is, without a restart (claims.md, resize).
+
+A larger part needs room on its device. A smaller one is claimed only once the agent has reported, in the very ledger
+that is written, that it lowered the limit of what runs to that: so the limits of a device's containers never come to
+more than its memory. Where shares are only counted there is no limit to lower.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.share_wishes import sizes_wanted
+from deviceshare.domain.objects.shares import INITS, WHOLE, Share, current, in_gib, stored_once
+from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement.device_states import device_states
+from deviceshare.domain.placement.rooms import mib, units, used
+from deviceshare.domain.wording import listed
+
+
+class Resize(NamedTuple):
+    """What becomes of a pod's request now. With neither, nothing is left to do, or the agent has its part to do."""
+
+    claim: Claim | None = None
+    """The claim to write."""
+    obstacle: str = ""
+    """Why not, and what to do: the end of a sentence about the pod."""
+
+
+def judge(ledger: NodeDevices, pod: Pod) -> Resize:
+    """Of a pod whose annotations say what its claim does; until they do it waits."""
+    claim, wanted = ledger.claims.get(pod.metadata.uid), sizes_wanted(pod.metadata.annotations)
+    if claim is None or claim.releasing or stored_once(pod.shares) != stored_once(claim.shares):
+        return Resize()
+    mine = {share.container: share.role for share in current(claim.shares)}
+    if unknown := sorted(wanted.keys() - mine.keys()):
+        return Resize(None, f"has no share in container {listed(unknown)}: name {listed(sorted(mine), link='or')}")
+    if ended := sorted(name for name in wanted if mine[name] in INITS):
+        return Resize(None, f"can't have another share in init container {listed(ended)}: leave it out")
+    shares = [_resized(share, wanted) for share in claim.shares]
+    if shares == claim.shares:
+        return Resize()
+    if obstacle := _shortage(ledger, claim, shares):
+        return Resize(None, obstacle)
+    if not ledger.counts_only and not all(
+        _may_shrink(ledger, pod, before, after) for before, after in zip(claim.shares, shares, strict=True)
+    ):
+        return Resize()
+    return Resize(replace(claim, shares=shares))
+
+
+def _resized(share: Share, wanted: dict[str, tuple[int, int]]) -> Share:
+    if share.former or share.container not in wanted:
+        return share
+    memory, percent = wanted[share.container]
+    return replace(share, memory_mib=memory, percent=percent)
+
+
+def _shortage(ledger: NodeDevices, claim: Claim, shares: Iterable[Share]) -> str:
+    """Which device has less than its parts are to have in all."""
+    rooms = dict(allocation.rooms(device_states(ledger), claim.within))
+    after = list(shares)
+    for device in sorted({ledger.present(share.device) for share in current(after)}):
+        size = ledger.memory_of(device)
+        if not size and any(share.memory_mib for share in after):
+            return f"asks for MiB of {device}, whose memory is unknown: ask for percent, or run the node's agent"
+        before_cost, cost = (
+            used([share for share in each if ledger.present(share.device) == device], size)
+            for each in (claim.shares, after)
+        )
+        if cost > WHOLE * (size or 1) or any((units(share, size) or 0) > WHOLE * (size or 1) for share in after):
+            return f"asks for more than {device} has ({in_gib(size) if size else '100%'}): ask for less"
+        room = rooms.get(device)
+        if cost - before_cost > max(room.free if room else 0, 0):
+            free = f"{room} of it is free" if room else "it takes no more shares"
+            more = f"{_amount(cost - before_cost, size)} more of {device}"
+            return f"needs {more}, and {free}: it gets that as soon as others leave it"
+    return ""
+
+
+def _amount(cost: int, size: int) -> str:
+    return in_gib(mib(cost, size)) if size else f"{cost}%"
+
+
+def _may_shrink(ledger: NodeDevices, pod: Pod, before: Share, after: Share) -> bool:
+    """Whether what runs can't use more than the part is to be, as the ledger says."""
+    device = ledger.present(before.device)
+    size = ledger.memory_of(device)
+    now, then = mib(units(before, size) or 0, size), mib(units(after, size) or 0, size)
+    if then >= now:
+        return True
+    key = pod.metadata.uid, before.container, device.uuid
+    return any(each.key == key and 0 < each.limit_mib <= then for each in ledger.status.hardware.limits)
