@@ -241,7 +241,8 @@ def _part(part: PodPart, device: DeviceView) -> Cell:
     """`team-a/web: 8 GiB`, with its containers where several have some, and what is used where that is more."""
     by_container = ", ".join(f"{name} {asked}" for name, asked in part.containers.items())
     former = ", until it ends: it was moved" if part.former else ""
-    asked = f"  {part.pod}: {part.asked}{f' ({by_container})' if len(part.containers) > 1 else ''}{former}"
+    containers = f" ({by_container})" if len(part.containers) > 1 else ""
+    asked = f"  {part.pod}: {part.asked}{containers}{f', {part.limits}' if part.limits else ''}{former}"
     over = [each for each in device.overuses if each.pod == part.pod]
     uses = "".join(f", {each.container or 'the pod'} uses {gib(each.used_mib)} GiB" for each in over)
     return joined(asked, styled(uses, "red"))

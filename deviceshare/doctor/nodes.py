@@ -368,6 +368,15 @@ def judge_shares(nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> Itera
     for ledger in (each for each in ledgers if each.node in shared):
         for resource in {device.resource for device in ledger.devices if not ledger.memory_of(device)} & shareable:
             unknown[resource].append(ledger.node)
+    counting = _Found(list)
+    for ledger in (each for each in ledgers if each.node in shared and each.status.hardware.devices):
+        counting[ledger.counts_only].append(ledger.node)
+    for why, names in sorted(counting.items()):  # no warning: nobody has to enforce them
+        text, _, cure = why.partition(": ")
+        what = f"limits of shares can't be exceeded on {listed(names)}"
+        if why:
+            what = f"shares are only counted on {listed(names)}: {text}"
+        yield Finding(OK, what, cure)
     for resource, names in sorted(advertised.items()):
         reason = shared_resources.leftover_reason([resource])
         what = f"{resource} is advertised by {listed(names)}: {reason.text}"

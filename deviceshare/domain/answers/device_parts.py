@@ -5,7 +5,7 @@ pods have parts of the group's devices among themselves.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -36,6 +36,8 @@ class PodPart(Struct, frozen=True, rename="camel", omit_defaults=True):
     """The group whose device it is, or ""."""
     former: bool = False
     """Whether a rebind replaced it; the pod may use it until it ends."""
+    limits: str = ""
+    """Whether it is `enforced`, so that the pod's programs can't exceed it, or `counted`."""
 
     def __str__(self) -> str:
         """`team-a/web 8 GiB`, `team-a/web 8 GiB (former)`."""
@@ -85,12 +87,12 @@ def allocated(state: DeviceState) -> AllocatedAmount:
     return AllocatedAmount(min(sum(used(each.shares, size) for each in state.sharers), full), size)
 
 
-def parts(state: DeviceState) -> list[PodPart]:
-    """What pods have of the device, by name."""
-    return [_part(state, sharer) for sharer in state.sharers]
+def parts(state: DeviceState, limits: Callable[[str], str] = lambda _: "") -> list[PodPart]:
+    """What pods have of the device, by name; `limits` as NodeDevices.limits_of, where that is to be shown."""
+    return [_part(state, sharer, limits(sharer.uid)) for sharer in state.sharers]
 
 
-def _part(state: DeviceState, sharer: Sharer) -> PodPart:
+def _part(state: DeviceState, sharer: Sharer, limits: str) -> PodPart:
     taken, shares = AllocatedAmount(used(sharer.shares, state.memory_mib), state.memory_mib), sharer.shares
     asked = f"{int(taken.percent)}%"
     if len(shares) == 1:
@@ -107,6 +109,7 @@ def _part(state: DeviceState, sharer: Sharer) -> PodPart:
         containers=of_each if len(names) > 1 else {names[0]: asked},
         within=state.claim.group if state.claim and sharer.claim.within else "",
         former=all(share.former for share in shares),
+        limits=limits,
     )
 
 

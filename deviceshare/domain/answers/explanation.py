@@ -18,6 +18,7 @@ from deviceshare.domain.answers.waiting import WaitingReasons, scheduler_said, t
 from deviceshare.domain.device_health.violations import OVERUSE_CURE
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
@@ -34,6 +35,7 @@ from deviceshare.domain.placement.join_obstacles import (
     request_of,
 )
 from deviceshare.domain.placement.preemption import NEVER, Holders, fits_somewhere, make_room, searched
+from deviceshare.domain.placement.resizing import judge
 from deviceshare.domain.wording import counted, listed
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
@@ -297,12 +299,26 @@ def _share_health(fleet: Fleet, pod: Pod) -> dict[str, str]:
         return {}
     before = parts_text(share for share in claim.shares if share.former)
     facts = {"before a rebind": f"{before}, reserved until the pod ends" if before else ""}
+    facts |= _limits(ledger, pod)
     if not pod.group:  # of others the group's health says it
         gone = [each for each in device_states(ledger) if pod.metadata.uid in each.holders and each.fault]
         ill = listed(f"{each.device} is {each.fault}" for each in gone)
         cure = f"deviceshare rebind pod {pod.metadata.key}, or repair it"
         facts["health"] = f"{ill}: {cure}" if ill else ""
     return facts
+
+
+def _limits(ledger: NodeDevices, pod: Pod) -> dict[str, str]:
+    """Whether its share is enforced, why not, and what becomes of another size that was asked for."""
+    mine = [each for each in ledger.status.hardware.limits if each.uid == pod.metadata.uid]
+    missing = listed(sorted({each.missing for each in mine} - {""}))
+    why = ledger.counts_only or missing
+    uses = listed(f"container {each.container} uses {each.used_mib} MiB" for each in mine if each.used_mib)
+    waits = f"{uses}, more than was asked for: it keeps its share until it uses less" if uses else ""
+    return {
+        "limits": f"{ledger.limits_of(pod.metadata.uid)}{f': {why}' if why else ''}",
+        "resize": waits or judge(ledger, pod).obstacle,
+    }
 
 
 def _reported(fleet: Fleet, pod: Pod) -> dict[str, str]:

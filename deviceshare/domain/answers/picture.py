@@ -15,7 +15,7 @@ from deviceshare.domain.answers.device_parts import PodPart, allocated, parts
 from deviceshare.domain.answers.pod_view import TurnView, turn_views
 from deviceshare.domain.answers.waiting import WaitingPod, WaitingReasons, unusable
 from deviceshare.domain.objects.groups import PENDING, Group
-from deviceshare.domain.objects.hardware import Hardware, Overuse, Trespass
+from deviceshare.domain.objects.hardware import Overuse, Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
@@ -111,6 +111,10 @@ class NodeView(Struct, frozen=True, rename="camel", omit_defaults=True):
     reasons: list[Reason] = field(default_factory=list)
     """The obstacle and those of resources, for programs."""
     driver: str = ""
+    memory_limits: str = ""
+    """Who sets limits of device memory that programs can't exceed, `hook` or `agent`; "" where shares are counted."""
+    counts_only: str = ""
+    """Why they are, with the cure."""
     address: str = ""
     """Its first internal IP address."""
     turns: list[TurnView] = field(default_factory=list)
@@ -255,7 +259,7 @@ def view_of(fleet: Fleet, name: str, there: Container[str]) -> NodeView:
     obstacle, opaque = unusable(fleet, name), fleet.opaque(name)
     withheld = [*(each for each in ledger.status.withheld if not each.devices), *doubted(states).values()]
     reasons = (obstacle, *(withheld_reason(each.resource, each) for each in withheld), opaque_reason(opaque))
-    node, devices = fleet.node(name), [_device(state, ledger.hardware) for state in states]
+    node, devices = fleet.node(name), [_device(state, ledger) for state in states]
     reported = ledger.hardware.turns
     turns = turn_views(reported, there)
     return NodeView(
@@ -266,6 +270,8 @@ def view_of(fleet: Fleet, name: str, there: Container[str]) -> NodeView:
         withheld=[str(each) for each in withheld],
         reasons=[reason for reason in reasons if reason],
         driver=ledger.hardware.driver,
+        memory_limits=ledger.status.hardware.memory_limits,
+        counts_only=ledger.counts_only,
         counts=[
             _count(resource, mine, devices, barred=bool(obstacle) or resource in opaque)
             for resource, mine in by_resource(states).items()
@@ -292,9 +298,9 @@ def _count(resource: str, states: list[DeviceState], devices: list[DeviceView], 
     )
 
 
-def _device(state: DeviceState, hardware: Hardware) -> DeviceView:
+def _device(state: DeviceState, ledger: NodeDevices) -> DeviceView:
     device, number, part = state.device, (state.device.resource, state.device.index), state.part
-    taken, shares = allocated(state), parts(state)
+    taken, shares, hardware = allocated(state), parts(state, ledger.limits_of), ledger.hardware
     sharers = {each.pod for each in shares}  # an agent that stopped doesn't withdraw what it reported of others
     return DeviceView(
         *number,

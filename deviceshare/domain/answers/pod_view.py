@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain.device_health.violations import limit_of_container
 from deviceshare.domain.objects.hardware import ReportedHolder, ReportedQueue, ReportedTurns, ReportedWaiter
-from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.ledger import ENFORCED, NodeDevices
 from deviceshare.domain.objects.shares import WHOLE, Holder
 from deviceshare.domain.objects.usage import MINUTES, UNKNOWN, DeviceHour, DeviceProcess, DeviceUsage, NodeUse, Usage
 from deviceshare.domain.placement.device_states import DeviceState, Sharer, Use, device_states, held_by
@@ -217,6 +217,8 @@ class PodView(Struct, frozen=True, rename="camel", omit_defaults=True):
     devices: list[PodDeviceView] = field(default_factory=list)
     mates: list[str] = field(default_factory=list)
     """The other pods of the holder that run on the node."""
+    limits: str = ""
+    """Of a pod with shares: whether they are `enforced`, or `counted`."""
 
 
 def pod_view(usage: Usage, ledger: NodeDevices, pod: Holder, holder: Holder, mates: Collection[str]) -> PodView:
@@ -232,7 +234,8 @@ def pod_view(usage: Usage, ledger: NodeDevices, pod: Holder, holder: Holder, mat
         devices = [_whole(state, usage, pod, mates) for state in held_by(states, holder.uid)]
         former = (state for state in states if state.use is Use.FORMER and state.uid == holder.uid)
         devices += (replace(_whole(state, usage, pod, mates), former=True) for state in former)
-    return PodView(usage.node, usage.time, pod.name, str(holder), devices, sorted(mates))
+    limits = ledger.limits_of(pod.uid) if claim and claim.shares else ""
+    return PodView(usage.node, usage.time, pod.name, str(holder), devices, sorted(mates), limits)
 
 
 def _whole(state: DeviceState, usage: Usage, pod: Holder, mates: Collection[str]) -> PodDeviceView:
@@ -325,6 +328,9 @@ def pod_lines(view: PodView) -> Iterator[str]:
     yield f"pod {view.pod}{'' if alone else f' of {view.holder}'} on node {view.node}, {view.time or 'not read yet'}"
     if view.mates:
         yield f"shares its devices with {listed([f'pod {each}' for each in view.mates], most=SHOWN_MATES)}"
+    if view.limits:
+        enforced = "enforced: what it allocates beyond fails" if view.limits == ENFORCED else "counted, not enforced"
+        yield f"its limits of device memory are {enforced}"
     for device in view.devices:
         name = f"{device.resource} {device.index}"
         if part := _amount(device.part_mib, device.part_percent):

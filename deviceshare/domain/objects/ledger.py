@@ -36,6 +36,8 @@ _CLAIM = "spec.claims["
 _NO_LIMITS: Final = (
     "no agent sets memory limits: set agent.enabled=true and shares.memoryLimits=agent in the chart's values"
 )
+ENFORCED: Final = "enforced"
+COUNTED: Final = "counted"
 LISTED: Final = 2
 """As many shares of a claim are stored as objects, which older versions read, too; more are packed."""
 
@@ -234,6 +236,11 @@ class NodeDevices(Struct, frozen=True, dict=True, rename="camel"):
         """Why limits of device memory aren't enforced on the node, with the cure; "" where they are."""
         hardware = self.status.hardware
         return "" if hardware.memory_limits else hardware.counts_only or _NO_LIMITS
+
+    def limits_of(self, uid: str) -> str:
+        """Whether the share of a pod is ENFORCED, or COUNTED, also where its limit is missing at the moment."""
+        missing = any(each.uid == uid and each.missing for each in self.status.hardware.limits)
+        return COUNTED if self.counts_only or missing else ENFORCED
 
     def held(self, claim: Claim) -> Devices:
         """What the claim holds, in the node's present numbering; former devices not among them."""

@@ -19,8 +19,6 @@ from deviceshare.domain.objects.quantities import Quantity, amount
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
 
-# Shares: the parts of devices that a pod's containers ask for in their limits, and the parts that they got.
-
 # The annotations by which the Binding gives each container of a pod its own devices, and how large its part is.
 #
 # The name of a container is the end of the annotation's; names that are too long for that end in their digest.
@@ -29,10 +27,8 @@ MEMORY_LIMIT: Final = "memory-limit-mib"
 """MiB of device memory that the container may use, over all its devices."""
 PERCENT: Final = "percent"
 """A container's share in hundredths of a device: 150 is one and a half."""
-HARD_LIMIT: Final = "gpu-memory-limit"
-"""MiB that the container may use of each of its devices, as NVIDIA's hook takes it; nowhere else is it written."""
-SOFT_LIMIT: Final = "gpu-memory-request"
-"""Likewise, what is kept for it of each."""
+HARD_LIMIT, SOFT_LIMIT = "gpu-memory-limit", "gpu-memory-request"
+"""MiB that a container may use of each of its devices, and that are kept for it, for NVIDIA's hook where there is one."""
 MEMORY_FRACTION: Final = "memory-fraction"
 """A container's share as a fraction of each of its devices; of several the least."""
 HEAP_FRACTION: Final = "heap-fraction"
@@ -44,10 +40,8 @@ DEVICE_INDEX: Final = "device-index"
 DEVICE_GIB: Final = "device-gib"
 """The memory of one of its devices in GiB, rounded down, as gpushare counts."""
 
-LIMITS: Final = (
-    *(MEMORY_LIMIT, HARD_LIMIT, SOFT_LIMIT, PERCENT, MEMORY_FRACTION),
-    *(HEAP_FRACTION, PYTORCH, DEVICE_INDEX, DEVICE_GIB),
-)
+_SIZES: Final = (MEMORY_LIMIT, HARD_LIMIT, SOFT_LIMIT, PERCENT, MEMORY_FRACTION)
+LIMITS: Final = (*_SIZES, HEAP_FRACTION, PYTORCH, DEVICE_INDEX, DEVICE_GIB)
 
 LONGEST: Final = 40
 """Characters of a container's name: an annotation has 63 behind its domain.

@@ -74,9 +74,9 @@ export function shownParts(device) {
   return [...(device.parts ?? [])].sort((a, b) => (b.percent ?? 0) - (a.percent ?? 0)).slice(0, SHOWN_PARTS);
 }
 
-// "ns/web has 8 GiB".
+// "ns/web has 8 GiB, counted".
 export function partText(part) {
-  return part.former ? `${part.pod} may still use ${part.asked}` : `${part.pod} has ${part.asked}`;
+  return part.former ? `${part.pod} may still use ${part.asked}` : `${part.pod} has ${part.asked}${part.limits ? `, ${part.limits}` : ""}`;
 }
 
 // "ns/web uses 19.5 GiB, its share is 8 GiB".

@@ -148,7 +148,7 @@ def test_an_exceeded_share_is_a_trouble_of_its_node() -> None:
     [line] = [line for line in told.splitlines() if line.startswith(f"n1 {GPU} 0 ")]
     assert f"pod ns/greedy: container main uses 12288 MiB of {GPU} 0, its share is 8192 MiB (since 2026-" in line
     assert line.endswith("limit what the program allocates, or ask for a larger share")
-    assert "ns/greedy: 8 GiB, main uses 12 GiB" in details
+    assert "ns/greedy: 8 GiB, counted, main uses 12 GiB" in details
 
 
 def test_devices_of_resource_claims_are_shown_with_the_claim() -> None:

@@ -42,10 +42,10 @@ def test_details_name_each_pod_below_its_device() -> None:
     lines = text(draw(a_scene(), [], []), details=True).splitlines()
     assert [" ".join(line.split()) for line in lines[1:8]] == [
         "n1 nvidia.com/gpu 0 shared (16/16 GiB, 100%) 2 pods not watched",
-        "ns/a: 8 GiB",
-        "ns/b: 8 GiB",
+        "ns/a: 8 GiB, counted",
+        "ns/b: 8 GiB, counted",
         "nvidia.com/gpu 1 shared (5/16 GiB, 31%) 1 pod not watched",
-        "ns/c: 5 GiB (main 3 GiB, side 2 GiB)",
+        "ns/c: 5 GiB (main 3 GiB, side 2 GiB), counted",
         "nvidia.com/gpu 2 held team not watched",
         "nvidia.com/gpu 3 free not watched",
     ]

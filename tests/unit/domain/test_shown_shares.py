@@ -274,8 +274,16 @@ def test_a_shared_device_says_how_much_of_it_is_allocated_and_to_whom() -> None:
             "percent": 37.5,
             "asked": "6 GiB",
             "containers": {"load": "6 GiB", "main": "2 GiB"},
+            "limits": "counted",
         },
-        {"pod": "ns/b", "memoryMib": 4 * GIB, "percent": 25.0, "asked": "25%", "containers": {"main": "25%"}},
+        {
+            "pod": "ns/b",
+            "memoryMib": 4 * GIB,
+            "percent": 25.0,
+            "asked": "25%",
+            "containers": {"main": "25%"},
+            "limits": "counted",
+        },
     ]
     assert (held.use, held.allocated_mib, held.allocated_percent, held.parts) == ("held", 16 * GIB, 100.0, [])
     [count] = node.counts

@@ -91,6 +91,14 @@ ADMITTED: Final[dict[str, Json]] = {
         asking(resource="cnvrg.io/metagpu", env=_FRAMEWORKS[3:], envFrom=_ENV_FROM)
     ),
     "share in a group": in_group(asking("a"), {"name": "b"}, annotations={"deviceshare.io/strategy": "spread"}),
+    "share that has to be enforced": a_pod(
+        asking(), annotations={"deviceshare.io/isolation": "required", "deviceshare.io/gpu-mem-burst": "16"}
+    ),
+    "share with the hook's variables": a_pod(
+        asking(
+            env=[{"name": "NVIDIA_GPU_MEMORY_LIMIT", "value": "1"}, {"name": "NVIDIA_GPU_MEMORY_REQUEST", "value": "1"}]
+        )
+    ),
     "share, labelled": a_pod(asking(), labels={"deviceshare.io/group": ""}),
     "forty characters": a_pod(asking("n" * 40)),
     "a long name that asks for nothing": a_pod(asking(), {"name": LONG_NAME}),
@@ -108,6 +116,10 @@ REFUSED: Final[dict[str, Json]] = {
     "another label": in_group(labels={"deviceshare.io/group": "other"}),
     "a strategy without a share": in_group(annotations={"deviceshare.io/strategy": "spread"}),
     "a strategy that isn't": a_pod(asking(), annotations={"deviceshare.io/strategy": "best" * 30}),
+    "an isolation without a share": in_group(annotations={"deviceshare.io/isolation": "required"}),
+    "an isolation that isn't": a_pod(asking(), annotations={"deviceshare.io/isolation": "strict" * 20}),
+    "a burst without a share": in_group(annotations={"deviceshare.io/gpu-mem-burst": "16"}),
+    "a burst in Gi": a_pod(asking(), annotations={"deviceshare.io/gpu-mem-burst": "16Gi"}),
     "a node": in_group(nodeName="node-1"),
     "a node for a share": a_pod(asking(), nodeName="node-1"),
     "another scheduler": in_group(schedulerName="volcano"),

@@ -63,6 +63,8 @@ def chart_values(settings: InjectionSettings) -> Json:
             "dialects": sorted(settings.dialects),
             "replacedSchedulers": sorted(settings.replaced_schedulers),
             "frameworkLimits": settings.framework_limits,
+            "isolation": settings.isolation,
+            "memoryLimits": "hook" if settings.memory_hook else "none",
         },
         "groups": {"memory": settings.group_memory},
         "placement": settings.placement,

@@ -7,6 +7,7 @@ import pytest
 from aiohttp import ClientSession
 
 from deviceshare.domain.admission.settings import GATES, UNCHANGED, InjectionSettings
+from deviceshare.domain.objects.share_wishes import REQUIRED
 from tests.unit.policies.evaluation import a_request, policies
 from tests.unit.policies.examples import ADMITTED, LONG_NAME, REFUSED, REFUSED_FIRST, a_pod, asking
 from tests.unit.policies.sameness import SHORTER, chart_values, injected_the_same, without_warnings
@@ -20,6 +21,7 @@ SETTINGS = {
     "everything set": InjectionSettings(
         "nvidia", frozenset({"gpushare"}), False, frozenset({"volcano"}), UNCHANGED, "http://[{host}]:9412"
     ),
+    "limits by the hook": InjectionSettings(isolation=REQUIRED, memory_hook=True),
     "behind gates": InjectionSettings(placement=GATES),
     "agents behind a Service": InjectionSettings("", frozenset(), True, frozenset(), agent_url="http://agent.svc:9412"),
 }
