@@ -88,6 +88,17 @@ class Job(Struct, frozen=True):
         return ""
 
 
+class ResourceQuotaSpec(Struct, frozen=True):
+    hard: dict[str, Any] = field(default_factory=dict)
+
+
+class ResourceQuota(Struct, frozen=True):
+    """https://kubernetes.io/docs/reference/kubernetes-api/policy-resources/resource-quota-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: ResourceQuotaSpec = field(default_factory=ResourceQuotaSpec)
+
+
 class Secret(Struct, frozen=True):
     """https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/secret-v1/"""
 
@@ -116,6 +127,7 @@ DEVICE_QUOTAS: Final = Kind(_OURS, contract.DEVICE_QUOTA_KIND, "devicequotas", D
 JOBS: Final = Kind("batch/v1", "Job", "jobs", Job, namespaced=True)
 LEASES: Final = Kind("coordination.k8s.io/v1", "Lease", "leases", Lease, namespaced=True)
 EVENTS: Final = Kind("v1", "Event", "events", Event, namespaced=True)
+RESOURCE_QUOTAS: Final = Kind("v1", "ResourceQuota", "resourcequotas", ResourceQuota, namespaced=True)
 SECRETS: Final = Kind("v1", "Secret", "secrets", Secret, namespaced=True)
 WEBHOOK_CONFIGURATIONS: Final = tuple(
     Kind("admissionregistration.k8s.io/v1", kind, f"{kind.lower()}s", WebhookConfiguration, namespaced=False)

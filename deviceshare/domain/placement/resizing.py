@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.share_wishes import sizes_wanted
-from deviceshare.domain.objects.shares import INITS, WHOLE, Share, current, in_gib, stored_once
+from deviceshare.domain.objects.shares import DIALECTS, INITS, WHOLE, Share, current, in_gib, stored_once
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.rooms import mib, units, used
@@ -25,6 +25,8 @@ class Resize(NamedTuple):
 
     claim: Claim | None = None
     """The claim to write."""
+    uncounted: bool = False
+    """Whether that is more than the pod's limits say, by which a ResourceQuota counts it."""
     obstacle: str = ""
     """Why not, and what to do: the end of a sentence about the pod."""
 
@@ -36,19 +38,30 @@ def judge(ledger: NodeDevices, pod: Pod) -> Resize:
         return Resize()
     mine = {share.container: share.role for share in current(claim.shares)}
     if unknown := sorted(wanted.keys() - mine.keys()):
-        return Resize(None, f"has no share in container {listed(unknown)}: name {listed(sorted(mine), link='or')}")
+        return Resize(obstacle=f"has no share in container {listed(unknown)}: name {listed(sorted(mine), link='or')}")
     if ended := sorted(name for name in wanted if mine[name] in INITS):
-        return Resize(None, f"can't have another share in init container {listed(ended)}: leave it out")
+        return Resize(obstacle=f"can't have another share in init container {listed(ended)}: leave it out")
     shares = [_resized(share, wanted) for share in claim.shares]
     if shares == claim.shares:
         return Resize()
     if obstacle := _shortage(ledger, claim, shares):
-        return Resize(None, obstacle)
+        return Resize(obstacle=obstacle)
     if not ledger.counts_only and not all(
         _may_shrink(ledger, pod, before, after) for before, after in zip(claim.shares, shares, strict=True)
     ):
         return Resize()
-    return Resize(replace(claim, shares=shares))
+    return Resize(replace(claim, shares=shares), any(_is_uncounted(ledger, pod, share) for share in shares))
+
+
+def _is_uncounted(ledger: NodeDevices, pod: Pod, share: Share) -> bool:
+    size = ledger.memory_of(ledger.present(share.device))
+    asked = (units(need, size) for need in pod.share.container(share.container))
+    return (units(share, size) or 0) > max((each for each in asked if each is not None), default=0)
+
+
+def counts_shares(hard: Iterable[str]) -> bool:
+    """Whether a ResourceQuota with these names counts shares, by the limits of pods."""
+    return any(name.removeprefix("requests.") in DIALECTS for name in hard)
 
 
 def _resized(share: Share, wanted: dict[str, tuple[int, int]]) -> Share:

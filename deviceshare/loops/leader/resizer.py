@@ -1,5 +1,7 @@
 """The reconciler of resizes: claims of the size that a pod's annotation asks for (claims.md, resize)."""
 
+from typing import Final
+
 import structlog
 
 from deviceshare.domain import contract
@@ -8,14 +10,19 @@ from deviceshare.domain.objects.ledger import NodeDevices, claim_patch
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import current
 from deviceshare.domain.placement.replacement import pod_changes
-from deviceshare.domain.placement.resizing import judge
+from deviceshare.domain.placement.resizing import counts_shares, judge
 from deviceshare.loops.api_objects import find, subject_of
-from deviceshare.loops.kinds import NODE_DEVICES, PODS
+from deviceshare.loops.kinds import NODE_DEVICES, PODS, RESOURCE_QUOTAS
 from deviceshare.loops.leader.context import ControllerContext
-from deviceshare.loops.ports import ObjectChange
+from deviceshare.loops.ports import Forbidden, ObjectChange
 from deviceshare.loops.protocol.claiming import write_claims
 from deviceshare.loops.protocol.rebind import update_pods
 from deviceshare.loops.queue import Queue
+
+QUOTA: Final = (
+    "asks for more than its limits say, and a ResourceQuota of its namespace counts shares by these: recreate it with"
+    " larger limits"
+)
 
 log = structlog.get_logger(__name__)
 
@@ -72,11 +79,22 @@ class Resizer:
         seen = await find(self._context.cluster, NODE_DEVICES, pod.node)
         if fresh is None or seen is None or fresh.metadata.uid != pod.metadata.uid:
             return
-        if claim := judge(seen, fresh).claim:
+        found = judge(seen, fresh)
+        if found.claim and found.uncounted and await self._is_counted(pod.metadata.namespace):
+            self._say(pod, QUOTA)
+        elif found.claim:
             written: NodeDevices = await write_claims(
-                self._context.cluster, seen, claim_patch(seen, pod.metadata.uid, claim)
+                self._context.cluster, seen, claim_patch(seen, pod.metadata.uid, found.claim)
             )
             self._context.ledgers.put(written)
+
+    async def _is_counted(self, namespace: str) -> bool:
+        """Whether a ResourceQuota counts shares of the namespace, by pods' limits, which can't be changed."""
+        try:
+            quotas = await self._context.cluster.list(RESOURCE_QUOTAS, namespace=namespace)
+        except Forbidden:
+            return True
+        return any(counts_shares(each.spec.hard) for each in quotas)
 
     def _say(self, pod: Pod, text: str) -> None:
         said = f"{pod.metadata.uid} {pod.metadata.annotations[contract.RESIZE]} {text}"

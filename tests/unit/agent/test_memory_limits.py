@@ -88,7 +88,7 @@ class LimitedNode(Node):
         self.publish()
         self.describe(number, shares, **annotations)
 
-    def describe(self, number: int, shares: list[Any], running: dict[str, int] | None = None, **more: str) -> None:
+    def describe(self, number: int, shares: list[Any], running: Any = None, **more: str) -> None:
         """The pod as the API server shows it, with the containers that the kubelet has reported, and their IDs."""
         told = {contract.SHARES: msgspec.json.encode(shares).decode()}
         told |= {f"{contract.PREFIX}{name.replace('_', '-')}": value for name, value in more.items()}

@@ -40,7 +40,7 @@ def isolated(name: str = "p", isolation: str = "required", **more: str) -> Pod:
 
 def test_a_share_that_has_to_be_enforced_goes_nowhere_else() -> None:
     """By filter, by the claim itself, and the reason names the cure of each node."""
-    ledgers = [a_limiting_ledger("n1"), a_limiting_ledger("n2", BY_AGENT), a_shared_ledger("n3")]
+    ledgers = (a_limiting_ledger("n1"), a_limiting_ledger("n2", BY_AGENT), a_shared_ledger("n3"))
     fleet = a_fleet(*(a_node(name, {GPU: 2}) for name in ("n1", "n2", "n3")), ledgers=ledgers)
     request = request_of(isolated(), None)
     assert request is not None
@@ -58,7 +58,7 @@ def test_a_share_that_has_to_be_enforced_goes_nowhere_else() -> None:
 
 
 def test_a_share_that_waits_for_a_node_that_enforces_says_which_could() -> None:
-    fleet = a_fleet(a_node("n1", {GPU: 2}), ledgers=[a_limiting_ledger("n1")])
+    fleet = a_fleet(a_node("n1", {GPU: 2}), ledgers=(a_limiting_ledger("n1"),))
     [node] = explain_pod(fleet, isolated(), None, [], None).nodes
     assert not node.fits and "install r615 or later" in f"{node}"
 
@@ -104,7 +104,7 @@ def test_a_framework_at_its_own_limit_does_not_meet_the_drivers(gib: int) -> Non
 )
 def test_people_are_shown_whether_a_share_is_enforced(by: str, limits: list[LimitReport], word: str) -> None:
     ledger = a_limiting_ledger("n1", by, *limits, p=[part(0, gib=8)])
-    fleet, pod = a_fleet(a_node("n1", {GPU: 2}), ledgers=[ledger]), bound(isolated(), "n1", part(0, gib=8))
+    fleet, pod = a_fleet(a_node("n1", {GPU: 2}), ledgers=(ledger,)), bound(isolated(), "n1", part(0, gib=8))
     assert explain_pod(fleet, pod, None, [pod], None).facts["limits"] == word
     [node] = draw(fleet, [], [pod]).nodes
     assert node.devices[0].parts[0].limits == word.partition(":")[0]
@@ -115,5 +115,5 @@ def test_a_resize_that_is_refused_says_how_much_is_in_use() -> None:
     row = LimitReport("ns/p", "uid-of-p", "main", "GPU-0", used_mib=6000)
     ledger = a_limiting_ledger("n1", BY_AGENT, row, p=[part(0, gib=8)])
     pod = bound(isolated(**{contract.RESIZE: "main=4096Mi"}), "n1", part(0, gib=8))
-    facts = explain_pod(a_fleet(a_node("n1", {GPU: 2}), ledgers=[ledger]), pod, None, [pod], None).facts
+    facts = explain_pod(a_fleet(a_node("n1", {GPU: 2}), ledgers=(ledger,)), pod, None, [pod], None).facts
     assert facts["resize"].startswith("container main uses 6000 MiB, more than was asked for")

@@ -1,6 +1,7 @@
 """Resizes of shares by a leading controller, over the model API server in virtual time."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import BY_AGENT, Hardware, LimitReport, Part
 from deviceshare.domain.objects.shares import MEMORY_LIMIT, container_annotation, current
 from deviceshare.domain.placement.device_states import device_states
-from deviceshare.loops.kinds import NODE_DEVICES, PODS
+from deviceshare.loops.kinds import NODE_DEVICES, PODS, RESOURCE_QUOTAS
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -40,7 +41,12 @@ async def a_node_with(world: World, *, by: str = BY_AGENT, **percents: int) -> N
         world.share(name, percent)
         await world.bind(name, "n1")
         uid = world.read_pod(name).metadata.uid
-        await soon(lambda uid=uid: (seen := world.context.ledgers.get("n1")) and uid in seen.claims)
+        await soon(partial(claimed, world, uid))
+
+
+def claimed(world: World, uid: str) -> bool:
+    seen = world.context.ledgers.get("n1")
+    return seen is not None and uid in seen.claims
 
 
 def size(world: World, name: str) -> str:
@@ -61,6 +67,10 @@ def free(world: World) -> int:
 
 def messages(world: World, reason: str) -> list[str]:
     return [text for _, _, said, text in world.recorder.events if said == reason]
+
+
+def said(world: World, text: str) -> bool:
+    return any(text in each for each in messages(world, "ResizeWaits"))
 
 
 @in_virtual_time
@@ -121,7 +131,7 @@ async def test_what_can_not_be_is_said() -> None:
             "main=20000Mi": "more than",
         }.items():
             ask(world, "p", wish)
-            await soon(lambda text=text: any(text in each for each in messages(world, "ResizeWaits")))
+            await soon(partial(said, world, text))
         assert size(world, "p") == "20%"
 
 
@@ -135,3 +145,22 @@ async def test_the_next_leader_goes_on_where_the_last_one_stopped() -> None:
         ask(world, "p", "main=70%")
         world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: {"shares": [share]}}}})
         await soon(lambda: size(world, "p") == told(world, "p") == "70%")
+
+
+@in_virtual_time
+async def test_a_quota_of_shares_is_not_passed_by() -> None:
+    """Kubernetes counts a pod's limits, which stay as they are; up to these it may grow again."""
+    async with led_world() as world:
+        await a_node_with(world, p=20)
+        quota = {"metadata": {"name": "gpus"}, "spec": {"hard": {"requests.deviceshare.io/gpu-mem": "1"}}}
+        world.cluster.put(RESOURCE_QUOTAS, quota, "ns")
+        ask(world, "p", "main=30%")
+        await soon(lambda: said(world, "a ResourceQuota of its namespace counts shares"))
+        assert size(world, "p") == "20%"
+        ask(world, "p", "main=10%")
+        await asyncio.sleep(5)
+        report(world, lowered(world, "p", MIB // 10))
+        await soon(lambda: size(world, "p") == told(world, "p") == "10%")
+        ask(world, "p", "main=20%")
+        report(world)
+        await soon(lambda: size(world, "p") == told(world, "p") == "20%")
