@@ -7,6 +7,7 @@ https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 """
 
 import datetime
+import hashlib
 import ipaddress
 import re
 import zlib
@@ -259,10 +260,10 @@ def _containers(pod: KubeletPod, stamp: str) -> dict[str, Any]:
     """The statuses of containers that all started then, with the resources that they are to have now."""
     running, exited = {"running": {"startedAt": stamp}}, _exited(stamp, stamp)
     inits = [
-        _container(each, running, ready=True) if each.is_sidecar else _container(each, exited)
+        _container(pod, each, running, ready=True) if each.is_sidecar else _container(pod, each, exited)
         for each in pod.spec.init_containers
     ]
-    mains = [_container(each, running, ready=True) for each in pod.spec.containers]
+    mains = [_container(pod, each, running, ready=True) for each in pod.spec.containers]
     whole = {"resources": pod.spec.resources} if pod.spec.resources else {}
     return {"initContainerStatuses": inits, "containerStatuses": mains, **whole}
 
@@ -273,8 +274,8 @@ def _succeeded(pod: KubeletPod, now: datetime.datetime) -> dict[str, Any]:
     return {
         "phase": "Succeeded",
         "conditions": _conditions("False", "PodCompleted", stamp),
-        "initContainerStatuses": [_container(each, exited) for each in pod.spec.init_containers],
-        "containerStatuses": [_container(each, exited) for each in pod.spec.containers],
+        "initContainerStatuses": [_container(pod, each, exited) for each in pod.spec.init_containers],
+        "containerStatuses": [_container(pod, each, exited) for each in pod.spec.containers],
     }
 
 
@@ -286,9 +287,13 @@ def _conditions(ready: str, reason: str, stamp: str) -> list[dict[str, str]]:
     ]
 
 
-def _container(container: KubeletContainer, state: dict[str, Any], *, ready: bool = False) -> dict[str, Any]:
+def _container(
+    pod: KubeletPod, container: KubeletContainer, state: dict[str, Any], *, ready: bool = False
+) -> dict[str, Any]:
+    made_up = hashlib.sha256(f"{pod.metadata.uid}/{container.name}".encode()).hexdigest()
     return {
         "name": container.name,
+        "containerID": f"sandbox://{made_up}",
         "image": container.image,
         "imageID": f"sandbox://{container.image}",
         "ready": ready,

@@ -35,8 +35,9 @@ class ControlGroups:
         self.root = Path(next(m[1] for m in mounts if m[2] == "cgroup2")) / f"deviceshare-{uuid4()}"
         self.root.mkdir()
 
-    def start(self, pod_uid: str) -> Path:
-        group = self.root / "kubepods/burstable" / f"pod{pod_uid}" / f"{uuid4().hex}{uuid4().hex}"
+    def start(self, pod_uid: str, container_id: str = "") -> Path:
+        """One that the kubelet has reported, by its ID, or not yet."""
+        group = self.root / "kubepods/burstable" / f"pod{pod_uid}" / (container_id or f"{uuid4().hex}{uuid4().hex}")
         group.mkdir(parents=True)
         return group
 
@@ -60,6 +61,12 @@ class LimitingNode:
         (running,) = self.pool.running(name)
         uid: str = running["metadata"]["uid"]
         return uid
+
+    def run(self, name: str, **limits: Any) -> Path:
+        """Runs such a pod; the control group of its container."""
+        uid = self.share(name, **limits)
+        [status] = self.pool.get("pod", name)["status"]["containerStatuses"]
+        return self.groups.start(uid, status["containerID"].rpartition("//")[2])
 
     def hard(self, group: Path) -> int:
         """The group's limit in MiB; a large number where there is none."""
@@ -161,7 +168,7 @@ def test_an_agent_that_was_killed_limits_what_started_meanwhile_before_it_is_rea
     second = node.groups.start(uid)
     node.agent.start()  # until it is ready
     assert (node.hard(first), node.hard(second)) == (DEVICE // 4, DEVICE // 4)
-    events = pool.get("events", "-A", namespace="")["items"]
+    events = pool.get("events")
     assert [
         each["reason"] for each in events if each["involvedObject"].get("uid") == uid and "Memory" in each["reason"]
     ]
@@ -170,7 +177,7 @@ def test_an_agent_that_was_killed_limits_what_started_meanwhile_before_it_is_rea
 def test_a_share_is_resized_while_it_runs(pool: Pool, limiting: Callable[[], LimitingNode]) -> None:
     """Smaller once it uses less, larger once there is room; no container restarts, and the number is told."""
     node = limiting()
-    mine = node.groups.start(node.share("mine", mem=20))
+    mine = node.run("mine", mem=20)
     node.wait(mine, 20 << 10)
     pod = f"{pool.name}/mine"
     assert "12 GiB" in deviceshare(pool, "resize", "pod", pod, "--gpu-mem", "12")
@@ -195,7 +202,7 @@ def test_the_limits_of_a_device_never_come_to_more_than_it_has(limiting: Callabl
     """Three pods that are resized at random, all at once, with an agent that is killed in between."""
     node, rng = limiting(), random.Random(24)
     names = ["a", "b", "c"]
-    groups = {name: node.groups.start(node.share(name, percent=30)) for name in names}
+    groups = {name: node.run(name, percent=30) for name in names}
     for group in groups.values():
         node.wait(group, DEVICE * 30 // 100)
     worst, over = [0], threading.Event()

@@ -143,6 +143,21 @@ async def share_rebind(scene: Scene) -> AsyncIterator[Goal]:
     yield scene.gone
 
 
+async def resize(scene: Scene) -> AsyncIterator[Goal]:
+    """A share becomes larger and smaller where it is, beside another that waits for the room."""
+    await scene.node(1)
+    part = await scene.pod("part", percent=20)
+    yield scene.bound(part)
+    for size in ("main=70%", "main=30%"):
+        await scene.change(scene.path(part), metadata={"annotations": {f"{PREFIX}resize": size}})
+        wanted = f'"percent":{size[5:-1]}'
+        yield lambda state, wanted=wanted: [] if wanted in _said(state, part, "shares") else [f"{part} isn't resized"]
+    other = await scene.pod("other", percent=60)
+    yield scene.bound(other)
+    await scene.delete(part, other)
+    yield scene.gone
+
+
 async def lost_node(scene: Scene) -> AsyncIterator[Goal]:
     """A group leaves a node that is gone, by its policy; the node comes back under its name."""
     node = await scene.node(2)
@@ -237,7 +252,7 @@ async def marked_claim(scene: Scene) -> AsyncIterator[Goal]:
 COMMON: dict[str, Story] = {
     story.__name__.replace("_", "-"): story
     for story in (
-        *(groups, shares, idle, deletion, preemption, quota, rebind, share_rebind, lost_node, recreated_node),
+        *(groups, shares, idle, deletion, preemption, quota, rebind, share_rebind, resize, lost_node, recreated_node),
         *(lost_ledger, wiped_status, edited_ledger, marked_claim),
     )
 }
