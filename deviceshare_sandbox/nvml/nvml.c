@@ -202,6 +202,7 @@ static int limits_file(const device_t *device, const char *group, char *path, si
     struct stat is;
     if (!first(&script, "limits", NULL, NULL)) return 13; /* function not found */
     if (!group || stat(group, &is)) return 6;             /* not found */
+    mkdir(script.word[1], 0755);
     snprintf(path, size, "%s/%s@%llu", script.word[1], device->uuid, (unsigned long long)is.st_ino);
     return SUCCESS;
 }

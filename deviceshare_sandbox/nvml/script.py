@@ -112,7 +112,6 @@ class Script:
 
     def limit_memory(self, directory: Path) -> None:
         """Gives the driver memory limits by control group (r615 and later), and keeps them in this directory."""
-        directory.mkdir(parents=True, exist_ok=True)
         self._add("limits", str(directory))
 
     def error(self, function: str, code: int, uuid: str = "") -> None:

@@ -235,7 +235,9 @@ def test_the_limits_of_a_device_never_come_to_more_than_it_has(limiting: Callabl
         over.set()
         watcher.join()
     assert 0 < worst[0] <= DEVICE, f"{worst[0]} of {DEVICE} MiB"
-    shares = [
-        json.loads(node.pool.get("pod", name)["metadata"]["annotations"]["deviceshare.io/shares"]) for name in names
-    ]
-    assert [each[0]["percent"] for each in shares] == [20, 20, 20]
+
+    def percents() -> list[int]:
+        told = [node.pool.get("pod", name)["metadata"]["annotations"]["deviceshare.io/shares"] for name in names]
+        return [json.loads(each)[0]["percent"] for each in told]
+
+    node.pool.eventually(percents, lambda found: found == [20, 20, 20])

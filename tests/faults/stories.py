@@ -4,6 +4,7 @@ They end with nothing left.
 """
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from tests.faults.checker import PREFIX, State, claims_of, is_closed
 from tests.faults.raw_api import GROUPS, LEDGERS, NODES, PODS, QUOTAS, Json
@@ -150,12 +151,15 @@ async def resize(scene: Scene) -> AsyncIterator[Goal]:
     yield scene.bound(part)
     for size in ("main=70%", "main=30%"):
         await scene.change(scene.path(part), metadata={"annotations": {f"{PREFIX}resize": size}})
-        wanted = f'"percent":{size[5:-1]}'
-        yield lambda state, wanted=wanted: [] if wanted in _said(state, part, "shares") else [f"{part} isn't resized"]
+        yield partial(_is_resized, part, f'"percent":{size[5:-1]}')
     other = await scene.pod("other", percent=60)
     yield scene.bound(other)
     await scene.delete(part, other)
     yield scene.gone
+
+
+def _is_resized(part: str, wanted: str, state: State) -> list[str]:
+    return [] if wanted in _said(state, part, "shares") else [f"{part} isn't resized"]
 
 
 async def lost_node(scene: Scene) -> AsyncIterator[Goal]:

@@ -19,18 +19,23 @@ IMAGE: Final = "localhost/deviceshare:nvml"
 _LIBRARY: Final = "/usr/lib/libnvidia-ml.so.1"
 """Where the dynamic linker looks in any case."""
 _VOLUME: Final = "/nvml"
+LIMITS: Final = Path(_VOLUME) / "limits"
+"""Where that NVML keeps the limits of control groups."""
 
 
 @contextmanager
-def release_with_agents(cluster: Cluster, base: Path, script: Script, scratch: Path) -> Iterator[Release]:
-    """The chart with agents, all ready; `base` is deviceshare's image, as a file."""
+def release_with_agents(
+    cluster: Cluster, base: Path, script: Script, scratch: Path, *, agent: Json | None = None, **values: Json
+) -> Iterator[Release]:
+    """The chart with agents, all ready; `base` is deviceshare's image, as a file, `agent` and others are values."""
     archive, place = scratch / "image.tar", f"{_VOLUME}/{script.path.name}"
     files = {_LIBRARY: build(scratch), place: script.path}
     image.derive(base, IMAGE, archive, files=files, environment={VARIABLE: place}, volume=_VOLUME)
     cluster.sandbox.import_image(archive)
     with Release(cluster) as installed:
         tag = IMAGE.rpartition(":")[2]
-        installed.install(agent={"enabled": True}, image={"tag": tag, "pullPolicy": "Never"})
+        agents = {"enabled": True, **(agent or {})}
+        installed.install(agent=agents, image={"tag": tag, "pullPolicy": "Never"}, **values)
         yield installed
 
 

@@ -1,0 +1,88 @@
+"""Limits of device memory on a real node: the control groups are those that kubelet and containerd make, of version 2.
+
+The driver is the tests' own NVML, which keeps what it is told by control group, as NVIDIA documents it.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deviceshare_sandbox.nvml import Script
+from tests.node.agents import LIMITS, Agent, release_with_agents
+from tests.node.cluster import Cluster, pod
+from tests.node.release import Release
+
+MIB = 1 << 20
+ROUNDS, PODS = 4, 5
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
+    """Two GPUs of 80 GiB, and a driver that limits memory."""
+    script = Script(tmp_path_factory.mktemp("script") / "script", driver="615.71")
+    script.gpus(2, memory_mib=81920)
+    script.limit_memory(LIMITS)
+    return script
+
+
+@pytest.fixture(scope="module")
+def release(
+    cluster: Cluster, image_archive: Path, script: Script, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Release]:
+    """The chart with agents that limit memory."""
+    [mount] = [
+        each[1] for each in map(str.split, Path("/proc/self/mounts").read_text().splitlines()) if each[2] == "cgroup2"
+    ]
+    values = {"shares": {"memoryLimits": "agent"}}
+    flags = {"extraArgs": [f"--cgroup-root={mount}"]}  # below /sys/fs/cgroup, where version 1 is mounted beside it
+    scratch = tmp_path_factory.mktemp("nvml")
+    with release_with_agents(cluster, image_archive, script, scratch, agent=flags, **values) as installed:
+        yield installed
+
+
+@pytest.fixture(autouse=True)
+def _installed(clear: None) -> None:
+    """Every test here needs the release, and leaves it as it was."""
+
+
+@pytest.fixture
+def agent(cluster: Cluster, release: Release, script: Script) -> Agent:
+    found = Agent(cluster, script)
+    cluster.eventually(lambda: found.hardware().get("memoryLimits", ""), lambda by: by == "agent")
+    return found
+
+
+def limits(agent: Agent) -> dict[str, int]:
+    """The hard limit in MiB by control group, of those that have one."""
+    lines = agent.exec("sh", "-c", f"cat {LIMITS}/GPU-*@* 2>/dev/null || true").splitlines()
+    return {words[3]: int(words[1]) // MIB for words in map(str.split, lines) if len(words) == 4}
+
+
+def test_each_real_container_has_its_limit_at_its_own_control_group(cluster: Cluster, agent: Agent) -> None:
+    """They come and go; each is limited within a second of its start, and none was ever found without."""
+    for round_ in range(ROUNDS):
+        sizes = {f"p{round_}-{number}": 1000 + 100 * number for number in range(PODS)}
+        for name, mib in sizes.items():
+            asked = {"resources": {"limits": {"deviceshare.io/gpu-mem-mib": mib}}}
+            document = pod(name, "sleep 3600 & wait", container=asked)
+            cluster.eventually(lambda document=document: cluster.joins(document))
+        for name, mib in sizes.items():
+            cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=180s")
+            found = cluster.get("pod", name)
+            uid, container = found["metadata"]["uid"], found["status"]["containerStatuses"][0]["containerID"]
+            leaf = container.rpartition("//")[2]
+
+            def mine(uid: str = uid, leaf: str = leaf) -> list[int]:
+                return [limit for group, limit in limits(agent).items() if uid in group and leaf in group]
+
+            cluster.eventually(mine, lambda limit, mib=mib: limit == [mib])
+        cluster.kubectl("delete", "pod", *sizes, "--grace-period=1")
+    code = "import urllib.request as u; print(u.urlopen(f'http://{ADDRESS}:9410/metrics').read().decode())"
+    address = "import os; ADDRESS = os.environ.get('DEVICESHARE_NODE_ADDRESS', '127.0.0.1'); "
+    lines = agent.exec("python", "-c", address + code).splitlines()
+    metrics = dict(line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+    count = float(metrics["deviceshare_memory_limit_seconds_count"])
+    assert count >= ROUNDS * PODS
+    assert float(metrics['deviceshare_memory_limit_seconds_bucket{le="1.0"}']) == count
+    assert metrics["deviceshare_memory_limits_repaired_total"] == "0.0"
