@@ -4,6 +4,8 @@ The driver is the tests' own NVML, which keeps what it is told by control group,
 """
 
 from collections.abc import Iterator
+from functools import partial
+from operator import eq
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,10 @@ def limits(agent: Agent) -> dict[str, int]:
     return {words[3]: int(words[1]) // MIB for words in map(str.split, lines) if len(words) == 4}
 
 
+def limit_of(agent: Agent, uid: str, container: str) -> list[int]:
+    return [limit for group, limit in limits(agent).items() if uid in group and container in group]
+
+
 def test_each_real_container_has_its_limit_at_its_own_control_group(cluster: Cluster, agent: Agent) -> None:
     """They come and go; each is limited within a second of its start, and none was ever found without."""
     for round_ in range(ROUNDS):
@@ -66,17 +72,12 @@ def test_each_real_container_has_its_limit_at_its_own_control_group(cluster: Clu
         for name, mib in sizes.items():
             asked = {"resources": {"limits": {"deviceshare.io/gpu-mem-mib": mib}}}
             document = pod(name, "sleep 3600 & wait", container=asked)
-            cluster.eventually(lambda document=document: cluster.joins(document))
+            cluster.eventually(partial(cluster.joins, document))
         for name, mib in sizes.items():
             cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=180s")
             found = cluster.get("pod", name)
             uid, container = found["metadata"]["uid"], found["status"]["containerStatuses"][0]["containerID"]
-            leaf = container.rpartition("//")[2]
-
-            def mine(uid: str = uid, leaf: str = leaf) -> list[int]:
-                return [limit for group, limit in limits(agent).items() if uid in group and leaf in group]
-
-            cluster.eventually(mine, lambda limit, mib=mib: limit == [mib])
+            cluster.eventually(partial(limit_of, agent, uid, container.rpartition("//")[2]), partial(eq, [mib]))
         cluster.kubectl("delete", "pod", *sizes, "--grace-period=1")
     code = "import urllib.request as u; print(u.urlopen(f'http://{ADDRESS}:9410/metrics').read().decode())"
     address = "import os; ADDRESS = os.environ.get('DEVICESHARE_NODE_ADDRESS', '127.0.0.1'); "
