@@ -72,6 +72,7 @@ def needed(
         rights += _each("", ["pods"], ["get", "patch"])
         rights += _each("", ["pods/status"], ["patch"])
         rights += _each("", ["pods/eviction"] if preempts else [], ["create"])
+        rights += _each("", ["resourcequotas"], ["list"])
         rights += _each("", ["pods"] if scales else [], ["create"], namespace=namespace)
         rights += _each("batch", ["jobs"], ["get"])
         rights += _each(DRA_GROUP, ["resourceslices", "resourceclaims"] if dra else [], ["list", "watch"])

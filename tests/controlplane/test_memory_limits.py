@@ -32,7 +32,10 @@ class ControlGroups:
 
     def __init__(self) -> None:
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-        self.root = Path(next(m[1] for m in mounts if m[2] == "cgroup2")) / f"deviceshare-{uuid4()}"
+        self.root = (
+            Path(next(m[1] for m in mounts if m[2] == "cgroup2" and "/sys/fs/cgroup" in m[1]))
+            / f"deviceshare-{uuid4()}"
+        )
         self.root.mkdir()
 
     def start(self, pod_uid: str, container_id: str = "") -> Path:

@@ -33,9 +33,8 @@ def release(
     cluster: Cluster, image_archive: Path, script: Script, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Release]:
     """The chart with agents that limit memory."""
-    [mount] = [
-        each[1] for each in map(str.split, Path("/proc/self/mounts").read_text().splitlines()) if each[2] == "cgroup2"
-    ]
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    mount = next(each[1] for each in mounts if each[2] == "cgroup2" and each[1].startswith("/sys/fs/cgroup"))
     values = {"shares": {"memoryLimits": "agent"}}
     flags = {"extraArgs": [f"--cgroup-root={mount}"]}  # below /sys/fs/cgroup, where version 1 is mounted beside it
     scratch = tmp_path_factory.mktemp("nvml")

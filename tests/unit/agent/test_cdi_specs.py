@@ -61,11 +61,29 @@ def test_what_is_written_or_removed_later_counts(node: CdiDirectories) -> None:
     assert node.specs.kinds(UUIDS) == []
 
 
+@pytest.mark.parametrize("of_device", [True, False])
+def test_the_hook_that_limits_memory_is_found_where_it_is_of_nvidias_devices(
+    node: CdiDirectories, of_device: bool
+) -> None:
+    """Edits are of the whole specification or of a device."""
+    hook = {"hookName": "createRuntime", "path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook"]}
+    hook["args"] += ["apply-cuda-memory-limits", "--gpu-id", "GPU-a"]
+    edits = {"containerEdits": {"hooks": [{"hookName": "createContainer", "path": "/x"}, hook]}}
+    for kind in ("vendor.example/gpu", HOSTS):
+        spec = {"kind": kind, "devices": [{"name": "GPU-a"} | (edits if of_device else {})]}
+        (node.static / "spec.json").write_text(json.dumps(spec | ({} if of_device else edits)))
+        assert node.specs.kinds(["GPU-a"]) == [kind]
+        assert node.specs.memory_hook == (kind == HOSTS)
+    (node.static / "spec.json").unlink()
+    assert node.specs.kinds(["GPU-a"]) == []
+    assert not node.specs.memory_hook
+
+
 def test_nothing_is_read_twice(node: CdiDirectories, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent looks every few seconds."""
     node.write(node.dynamic, PLUGINS, *UUIDS)
     assert node.specs.kinds(UUIDS) == [PLUGINS]
-    monkeypatch.setattr("deviceshare.agent.device_reader._devices_of", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr("deviceshare.agent.device_reader._devices_of", lambda *_: pytest.fail("read again"))
     assert node.specs.kinds(UUIDS) == [PLUGINS]
 
 

@@ -208,6 +208,18 @@ def test_an_agent_has_no_more_of_its_node_than_it_needs() -> None:
     assert container()["resources"]["limits"]["memory"]
 
 
+@pytest.mark.parametrize("by", ["agent", "hook"])
+def test_an_agent_that_limits_memory_gets_what_the_driver_asks_for(by: str) -> None:
+    """A capability, which Kubernetes refuses beside `allowPrivilegeEscalation: false`, and the control groups."""
+    values = {"shares": {"memoryLimits": by}}
+    context = container(values)["securityContext"]
+    assert context == {"readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]}}
+    [volume] = [each["hostPath"]["path"] for each in pod(values)["volumes"] if each["name"] == "control-groups"]
+    [mount] = [each["mountPath"] for each in container(values)["volumeMounts"] if each["name"] == "control-groups"]
+    assert volume == mount == "/sys/fs/cgroup"
+    assert (settings(values).memory_limits, settings({}).memory_limits) == (by, "none")
+
+
 def test_another_kubelets_directory_is_mounted_where_the_agent_looks() -> None:
     """As with k0s and its kin."""
     values = {"agent": {"kubeletDirectory": "/var/lib/k0s/kubelet", "cdiDirectories": []}}
