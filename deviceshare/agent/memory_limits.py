@@ -36,6 +36,8 @@ AUDIT_SECONDS: Final = 5.0
 """Between two readings of all limits."""
 PROBE_SECONDS: Final = 60.0
 """Between two questions whether the node can limit memory at all."""
+SEARCH_SECONDS: Final = 2.0
+"""Between two searches for pods' control groups, while those of a pod weren't found."""
 GATHER_SECONDS: Final = 0.05
 SLOW_SECONDS: Final = 30.0
 """For so long a look may last; then the driver hangs."""
@@ -130,6 +132,9 @@ class MemoryLimits:
         self._retry: dict[Path, float] = {}
         self._audited = self._probed = float("-inf")
         self._obstacle = ""
+        self._kubepods: list[Path] = []
+        """The control groups below which all pods' are."""
+        self._searched = float("-inf")
 
     @property
     def enabled(self) -> bool:
@@ -216,7 +221,7 @@ class MemoryLimits:
             return LimitsOutcome(obstacle=self._obstacle)
         mode = HOOK if self._mode == HOOK and self._hook() else BY_AGENT
         audit, first = now - self._audited >= AUDIT_SECONDS, self._audited == float("-inf")
-        found = list(self._groups({pod.uid: pod for pod in wanted})) if wanted else []
+        found = self._groups({pod.uid: pod for pod in wanted}) if wanted else []
         here = {each.group for each in found}
         self._known = {key: limit for key, limit in self._known.items() if key[0] in here}
         reports: list[LimitReport] = []
@@ -248,13 +253,18 @@ class MemoryLimits:
         except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
             return str(error)
 
-    def _groups(self, pods: Mapping[str, PodLimits]) -> Iterator[_LimitedGroup]:
+    def _groups(self, pods: Mapping[str, PodLimits]) -> list[_LimitedGroup]:
         """The control groups of these pods' containers, by UID, and of their sandboxes."""
-        for directory in _named(self._root, lambda name: "kube" in name):
-            yield from self._below(directory, pods, _DEPTH)
+        now = time.monotonic()
+        found = [each for top in self._kubepods for each in self._below(top, pods, _DEPTH)]
+        if {each.pod.uid for each in found} != pods.keys() and now - self._searched >= SEARCH_SECONDS:
+            # The kubelet makes the first one's with its first pod, wherever its --cgroup-root is.
+            self._searched, self._kubepods = now, list(_kubepods(self._root, _DEPTH))
+            found = [each for top in self._kubepods for each in self._below(top, pods, _DEPTH)]
+        return found
 
     def _below(self, directory: Path, pods: Mapping[str, PodLimits], depth: int) -> Iterator[_LimitedGroup]:
-        for each in _named(directory, lambda name: "kube" in name or "pod" in name or name in _CLASSES):
+        for each in _named(directory, lambda name: "pod" in name or name in _CLASSES):
             group = control_group_of(f"0::/{each.relative_to(self._root)}")
             if group is None and depth:
                 yield from self._below(each, pods, depth - 1)
@@ -346,6 +356,14 @@ class MemoryLimits:
             log.warning("Failed to lower a limit", pod=found.pod.pod, uuid=uuid, error=str(error))
             return 0
         return -(-used // nvidia.MIB)
+
+
+def _kubepods(directory: Path, depth: int) -> Iterator[Path]:
+    for each in _named(directory, lambda _: True):
+        if "kubepods" in each.name:
+            yield each
+        elif depth:
+            yield from _kubepods(each, depth - 1)
 
 
 _CLASSES: Final = ("burstable", "besteffort", "guaranteed")

@@ -43,7 +43,7 @@ def shop(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     script = Script(tmp_path / "nvml", driver="615.71")
     for name, value in script.environment(library).items():
         monkeypatch.setenv(name, value)
-    for name, seconds in {"LOOK": 0.02, "AUDIT": 0.1, "PROBE": 0.1, "GATHER": 0.0}.items():
+    for name, seconds in {"LOOK": 0.02, "AUDIT": 0.1, "PROBE": 0.1, "SEARCH": 0.1, "GATHER": 0.0}.items():
         monkeypatch.setattr(memory_limits, f"{name}_SECONDS", seconds)
     yield LimitedNode(script, tmp_path)
     for thread in threading.enumerate():
@@ -106,7 +106,7 @@ class LimitedNode(Node):
     def start(self, number: int, container: int, *, systemd: bool = False) -> Path:
         """A container's control group, as a runtime makes it."""
         uid = pod_uid(number)
-        place = f"kubepods/burstable/pod{uid}/{container_id(container)}"
+        place = f"kubelet/kubepods/burstable/pod{uid}/{container_id(container)}"
         if systemd:
             slices = f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid.replace('-', '_')}.slice"
             place = f"{slices}/cri-containerd-{container_id(container)}.scope"
@@ -223,7 +223,7 @@ async def test_what_the_hook_did_is_left_and_what_it_did_not_is_repaired(shop: L
     shop.share(2, {"main": {0: 8192}})
     async with shop.agent() as agent:
         await until(lambda: agent.outcome.complete)
-        done = shop.root / "kubepods/burstable" / f"pod{pod_uid(1)}" / container_id(1)
+        done = shop.root / "kubelet/kubepods/burstable" / f"pod{pod_uid(1)}" / container_id(1)
         done.parent.mkdir(parents=True)
         draft = shop.root / "draft"
         draft.mkdir()
