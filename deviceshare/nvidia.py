@@ -356,6 +356,9 @@ class GroupMemory(NamedTuple):
     used: int = 0
 
 
+UNLIMITED: Final = GroupMemory(0, pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
+
+
 def memory_limits_obstacle(group: Path) -> str:
     """Why memory can't be limited by control groups here, with the cure; "" where it can. Needs a started Driver.
 

@@ -19,7 +19,7 @@ import structlog
 from deviceshare import nvidia
 from deviceshare.agent.own_node import OwnNode
 from deviceshare.domain.device_health.containers import control_group_of
-from deviceshare.domain.device_health.memory_limits import Limit, LimitKey, PodLimits, limits_of
+from deviceshare.domain.device_health.memory_limits import NO_LIMIT, Limit, LimitKey, PodLimits, limits_of
 from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, MAX_LIMITS, LimitReport
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.shares import in_gib
@@ -278,7 +278,7 @@ class MemoryLimits:
         name, limits = found.pod.of(found.container_id)
         for uuid, limit in limits.items() if self._held else ():
             held = self._held.get((found.pod.uid, name, uuid), limit)
-            if held.soft < limit.soft:
+            if (held.hard, held.soft) < (limit.hard, limit.soft):
                 limits = {**limits, uuid: held}
             else:
                 self._held.pop((found.pod.uid, name, uuid), None)
@@ -379,4 +379,6 @@ def _named(directory: Path, fits: Callable[[str], bool]) -> list[Path]:
 
 
 def _bytes(limit: Limit) -> nvidia.GroupMemory:
+    if limit == NO_LIMIT:
+        return nvidia.UNLIMITED
     return nvidia.GroupMemory(limit.soft * nvidia.MIB, limit.hard * nvidia.MIB)

@@ -6,7 +6,7 @@ containers come to more than what its claims leave to nobody else (claims.md, re
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -27,8 +27,10 @@ class Limit(NamedTuple):
     """Beyond which its allocations fail."""
 
 
+NO_LIMIT: Final = Limit(0, 1 << 44)
+"""Of a device that a container has as a whole; one that it had a part of before may have one."""
 Limits = Mapping[str, Limit]
-"""By the device's UUID. One that isn't in it has no limit: the container has it as a whole, or not at all."""
+"""By the device's UUID."""
 
 
 LimitKey = tuple[str, str, str]
@@ -54,7 +56,7 @@ class PodLimits(NamedTuple):
         least: dict[str, Limit] = {}
         for limits in self.containers.values():
             for uuid, limit in limits.items():
-                least[uuid] = min(limit, least.get(uuid, limit))
+                least[uuid] = min(limit, least.get(uuid, limit), key=lambda each: each.hard)
         return "", least
 
 
@@ -90,8 +92,8 @@ def _of_pod(
         same = [s for s in told if (s.container, ledger.present(s.device)) == (share.container, device)]
         soft = min(_mib(each, size) for each in (share, *same))
         soft = min(soft, lowered.get((uid, share.container, device.uuid), soft))
-        if soft < size:
-            containers.setdefault(share.container, {})[device.uuid] = Limit(soft, max(soft, min(burst, size)))
+        limit = Limit(soft, max(soft, min(burst, size))) if soft < size else NO_LIMIT
+        containers.setdefault(share.container, {})[device.uuid] = limit
         if share.container in sizes and not share.former:
             memory, percent = sizes[share.container]
             asked = memory or percent * size // 100

@@ -279,6 +279,18 @@ async def test_a_node_that_can_not_says_why(
 
 
 class TestResize:
+    async def test_a_share_that_became_a_whole_device_has_no_limit_any_more(self, shop: LimitedNode) -> None:
+        shop.share(1, {"main": {0: 8192}})
+        shares = shop.claims[pod_uid(1)]["shares"]
+        async with shop.agent():
+            group = shop.start(1, 1)
+            await until(lambda: shop.of(group) == (8192, 8192))
+            whole = shop.claims[pod_uid(1)]["shares"] = [{**shares[0], "memoryMib": 0, "percent": 100}]
+            shop.publish()
+            shop.describe(1, whole, {"main": 1})
+            await until(lambda: shop.of(group) == (0, NOTHING[1] // MIB))
+        assert shop.repairs == 0
+
     async def test_a_limit_is_lowered_and_reported_before_the_claim_is(self, shop: LimitedNode) -> None:
         shop.share(1, {"main": {0: 8192}})
         shares = shop.claims[pod_uid(1)]["shares"]
@@ -295,6 +307,19 @@ class TestResize:
             shop.describe(1, shares, {"main": 1}, resize="main=4096Mi")
             await until(lambda: shop.reported == [])
             assert shop.of(group) == (4096, 4096)
+
+    async def test_a_part_of_what_was_a_whole_device_is_limited_before_the_claim_is(self, shop: LimitedNode) -> None:
+        shop.share(1, {"main": {0: 81920}})
+        shares = shop.claims[pod_uid(1)]["shares"]
+        async with shop.agent():
+            group = shop.start(1, 1)
+            shop.describe(1, shares, {"main": 1}, resize="main=10%")
+            await until(lambda: [each.limit_mib for each in shop.reported or []] == [8192])
+            seen = set()
+            for _ in range(20):
+                seen.add(shop.of(group))
+                await asyncio.sleep(0.01)
+            assert seen == {(8192, 8192)}
 
     async def test_what_is_in_use_is_not_taken(self, shop: LimitedNode) -> None:
         shop.share(1, {"main": {0: 8192}})
