@@ -278,92 +278,99 @@ async def test_a_node_that_can_not_says_why(
         assert (agent.outcome.mode, agent.fault) == ("", "")
 
 
-class TestResize:
-    async def test_a_share_that_became_a_whole_device_has_no_limit_any_more(self, shop: LimitedNode) -> None:
-        shop.share(1, {"main": {0: 8192}})
-        shares = shop.claims[pod_uid(1)]["shares"]
-        async with shop.agent():
-            group = shop.start(1, 1)
-            await until(lambda: shop.of(group) == (8192, 8192))
-            whole = shop.claims[pod_uid(1)]["shares"] = [{**shares[0], "memoryMib": 0, "percent": 100}]
-            shop.publish()
-            shop.describe(1, whole, {"main": 1})
-            await until(lambda: shop.of(group) == (0, NOTHING[1] // MIB))
-        assert shop.repairs == 0
+# Resizes.
 
-    async def test_a_limit_is_lowered_and_reported_before_the_claim_is(self, shop: LimitedNode) -> None:
-        shop.share(1, {"main": {0: 8192}})
-        shares = shop.claims[pod_uid(1)]["shares"]
-        async with shop.agent():
-            group = shop.start(1, 1)
-            await until(lambda: shop.of(group) == (8192, 8192))
-            shop.describe(1, shares, {"main": 1}, resize="main=4096Mi")
-            await until(lambda: shop.of(group) == (4096, 4096))
-            row = LimitReport("ns/p1", pod_uid(1), "main", shop.uuids[0], 4096)
-            await until(lambda: shop.reported == [row])
-            # The leader lowers the claim and the annotation; then nothing is left to report.
-            shares = shop.claims[pod_uid(1)]["shares"] = [{**shares[0], "memoryMib": 4096}]
-            shop.publish()
-            shop.describe(1, shares, {"main": 1}, resize="main=4096Mi")
-            await until(lambda: shop.reported == [])
-            assert shop.of(group) == (4096, 4096)
 
-    async def test_a_part_of_what_was_a_whole_device_is_limited_before_the_claim_is(self, shop: LimitedNode) -> None:
-        shop.share(1, {"main": {0: 81920}})
-        shares = shop.claims[pod_uid(1)]["shares"]
-        async with shop.agent():
-            group = shop.start(1, 1)
-            shop.describe(1, shares, {"main": 1}, resize="main=10%")
-            await until(lambda: [each.limit_mib for each in shop.reported or []] == [8192])
-            seen = set()
-            for _ in range(20):
-                seen.add(shop.of(group))
-                await asyncio.sleep(0.01)
-            assert seen == {(8192, 8192)}
+async def test_a_share_that_became_a_whole_device_has_no_limit_any_more(shop: LimitedNode) -> None:
+    shop.share(1, {"main": {0: 8192}})
+    shares = shop.claims[pod_uid(1)]["shares"]
+    async with shop.agent():
+        group = shop.start(1, 1)
+        await until(lambda: shop.of(group) == (8192, 8192))
+        whole = shop.claims[pod_uid(1)]["shares"] = [{**shares[0], "memoryMib": 0, "percent": 100}]
+        shop.publish()
+        shop.describe(1, whole, {"main": 1})
+        await until(lambda: shop.of(group) == (0, NOTHING[1] // MIB))
+    assert shop.repairs == 0
 
-    async def test_what_is_in_use_is_not_taken(self, shop: LimitedNode) -> None:
-        shop.share(1, {"main": {0: 8192}})
-        shares = shop.claims[pod_uid(1)]["shares"]
-        async with shop.agent():
-            group = shop.start(1, 1)
-            await until(lambda: shop.of(group) == (8192, 8192))
-            shop.set(group, 8192, 8192, used=6000)
-            shop.describe(1, shares, {"main": 1}, resize="main=4096Mi")
-            await until(lambda: bool(shop.events))
-            [(reason, text)] = shop.events
-            assert reason == "ResizeRefused" and "uses 6000 MiB" in text and "4096 MiB asked for" in text
-            await until(lambda: [(each.limit_mib, each.used_mib) for each in shop.reported or []] == [(0, 6000)])
-            assert shop.of(group) == (8192, 8192)
-            shop.set(group, 8192, 8192, used=4000)
-            await until(lambda: shop.of(group) == (4096, 4096))
 
-    async def test_a_withdrawn_request_raises_the_limit_when_no_report_says_otherwise(self, shop: LimitedNode) -> None:
-        """The leader lowers claims by the report: until a newer one is written, it may."""
-        shop.share(1, {"main": {0: 8192}})
-        shares = shop.claims[pod_uid(1)]["shares"]
-        async with shop.agent() as agent:
-            group = shop.start(1, 1)
-            shop.describe(1, shares, {"main": 1}, resize="main=4096Mi")
-            await until(lambda: [each.limit_mib for each in shop.reported or []] == [4096])
-            shop.reported = None  # The API server is away.
-            shop.describe(1, shares, {"main": 1})
-            await until(lambda: not agent.outcome.reports)
-            await asyncio.sleep(0.3)
-            assert shop.of(group) == (4096, 4096)
-            shop.reported = []
-            shop.publish()
-            await until(lambda: shop.of(group) == (8192, 8192))
+async def test_a_limit_is_lowered_and_reported_before_the_claim_is(shop: LimitedNode) -> None:
+    shop.share(1, {"main": {0: 8192}})
+    shares = shop.claims[pod_uid(1)]["shares"]
+    async with shop.agent():
+        group = shop.start(1, 1)
+        await until(lambda: shop.of(group) == (8192, 8192))
+        shop.describe(1, shares, {"main": 1}, resize="main=4096Mi")
+        await until(lambda: shop.of(group) == (4096, 4096))
+        row = LimitReport("ns/p1", pod_uid(1), "main", shop.uuids[0], 4096)
+        await until(lambda: shop.reported == [row])
+        # The leader lowers the claim and the annotation; then nothing is left to report.
+        shares = shop.claims[pod_uid(1)]["shares"] = [{**shares[0], "memoryMib": 4096}]
+        shop.publish()
+        shop.describe(1, shares, {"main": 1}, resize="main=4096Mi")
+        await until(lambda: shop.reported == [])
+        assert shop.of(group) == (4096, 4096)
 
-    async def test_a_larger_claim_counts_once_the_pods_annotation_says_so_too(self, shop: LimitedNode) -> None:
-        """A lost ledger is restored by the annotation."""
-        shop.share(1, {"main": {0: 8192}})
-        shares = shop.claims[pod_uid(1)]["shares"]
-        async with shop.agent():
-            group = shop.start(1, 1)
-            await until(lambda: shop.of(group) == (8192, 8192))
-            larger = shop.claims[pod_uid(1)]["shares"] = [{**shares[0], "memoryMib": 16384}]
-            shop.publish()
-            await asyncio.sleep(0.3)
-            assert shop.of(group) == (8192, 8192)
-            shop.describe(1, larger, {"main": 1})
-            await until(lambda: shop.of(group) == (16384, 16384))
+
+async def test_a_part_of_what_was_a_whole_device_is_limited_before_the_claim_is(shop: LimitedNode) -> None:
+    shop.share(1, {"main": {0: 81920}})
+    shares = shop.claims[pod_uid(1)]["shares"]
+    async with shop.agent():
+        group = shop.start(1, 1)
+        shop.describe(1, shares, {"main": 1}, resize="main=10%")
+        await until(lambda: [each.limit_mib for each in shop.reported or []] == [8192])
+        seen = set()
+        for _ in range(20):
+            seen.add(shop.of(group))
+            await asyncio.sleep(0.01)
+        assert seen == {(8192, 8192)}
+
+
+async def test_what_is_in_use_is_not_taken(shop: LimitedNode) -> None:
+    shop.share(1, {"main": {0: 8192}})
+    shares = shop.claims[pod_uid(1)]["shares"]
+    async with shop.agent():
+        group = shop.start(1, 1)
+        await until(lambda: shop.of(group) == (8192, 8192))
+        shop.set(group, 8192, 8192, used=6000)
+        shop.describe(1, shares, {"main": 1}, resize="main=4096Mi")
+        await until(lambda: bool(shop.events))
+        [(reason, text)] = shop.events
+        assert reason == "ResizeRefused" and "uses 6000 MiB" in text and "4096 MiB asked for" in text
+        await until(lambda: [(each.limit_mib, each.used_mib) for each in shop.reported or []] == [(0, 6000)])
+        assert shop.of(group) == (8192, 8192)
+        shop.set(group, 8192, 8192, used=4000)
+        await until(lambda: shop.of(group) == (4096, 4096))
+
+
+async def test_a_withdrawn_request_raises_the_limit_when_no_report_says_otherwise(shop: LimitedNode) -> None:
+    """The leader lowers claims by the report: until a newer one is written, it may."""
+    shop.share(1, {"main": {0: 8192}})
+    shares = shop.claims[pod_uid(1)]["shares"]
+    async with shop.agent() as agent:
+        group = shop.start(1, 1)
+        shop.describe(1, shares, {"main": 1}, resize="main=4096Mi")
+        await until(lambda: [each.limit_mib for each in shop.reported or []] == [4096])
+        shop.reported = None  # The API server is away.
+        shop.describe(1, shares, {"main": 1})
+        await until(lambda: not agent.outcome.reports)
+        await asyncio.sleep(0.3)
+        assert shop.of(group) == (4096, 4096)
+        shop.reported = []
+        shop.publish()
+        await until(lambda: shop.of(group) == (8192, 8192))
+
+
+async def test_a_larger_claim_counts_once_the_pods_annotation_says_so_too(shop: LimitedNode) -> None:
+    """A lost ledger is restored by the annotation."""
+    shop.share(1, {"main": {0: 8192}})
+    shares = shop.claims[pod_uid(1)]["shares"]
+    async with shop.agent():
+        group = shop.start(1, 1)
+        await until(lambda: shop.of(group) == (8192, 8192))
+        larger = shop.claims[pod_uid(1)]["shares"] = [{**shares[0], "memoryMib": 16384}]
+        shop.publish()
+        await asyncio.sleep(0.3)
+        assert shop.of(group) == (8192, 8192)
+        shop.describe(1, larger, {"main": 1})
+        await until(lambda: shop.of(group) == (16384, 16384))
