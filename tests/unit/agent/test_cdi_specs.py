@@ -66,8 +66,8 @@ def test_the_hook_that_limits_memory_is_found_where_it_is_of_nvidias_devices(
     node: CdiDirectories, of_device: bool
 ) -> None:
     """Edits are of the whole specification or of a device."""
-    hook = {"hookName": "createRuntime", "path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook"]}
-    hook["args"] += ["apply-cuda-memory-limits", "--gpu-id", "GPU-a"]
+    arguments = ["nvidia-cdi-hook", "apply-cuda-memory-limits", "--gpu-id", "GPU-a"]
+    hook = {"hookName": "createRuntime", "path": "/usr/bin/nvidia-cdi-hook", "args": arguments}
     edits = {"containerEdits": {"hooks": [{"hookName": "createContainer", "path": "/x"}, hook]}}
     for kind in ("vendor.example/gpu", HOSTS):
         spec = {"kind": kind, "devices": [{"name": "GPU-a"} | (edits if of_device else {})]}

@@ -361,6 +361,25 @@ async def test_a_withdrawn_request_raises_the_limit_when_no_report_says_otherwis
         await until(lambda: shop.of(group) == (8192, 8192))
 
 
+async def test_a_report_under_way_may_still_say_that_the_limit_was_lowered(shop: LimitedNode) -> None:
+    """No mirror shows it yet."""
+    shop.share(1, {"main": {0: 8192}})
+    shares = shop.claims[pod_uid(1)]["shares"]
+    async with shop.agent() as agent:
+        group = shop.start(1, 1)
+        await until(lambda: shop.of(group) == (8192, 8192))
+        shop.reported = None
+        shop.describe(1, shares, {"main": 1}, resize="main=4096Mi")
+        await until(lambda: shop.of(group) == (4096, 4096) and bool(agent.outcome.reports))
+        shop.describe(1, shares, {"main": 1})
+        await until(lambda: not agent.outcome.reports)
+        await asyncio.sleep(0.3)
+        assert shop.of(group) == (4096, 4096)
+        shop.reported = []
+        shop.publish()
+        await until(lambda: shop.of(group) == (8192, 8192))
+
+
 async def test_a_larger_claim_counts_once_the_pods_annotation_says_so_too(shop: LimitedNode) -> None:
     """A lost ledger is restored by the annotation."""
     shop.share(1, {"main": {0: 8192}})
