@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -44,20 +44,10 @@ SLOW_SECONDS: Final = 30.0
 _HUNG: Final = "NVIDIA's driver doesn't answer: run nvidia-smi on the node"
 _DEPTH: Final = 6
 """Of pods' control groups below the root, with nested clusters."""
-_SWITCHED_OFF: Final = "the agent is not to set memory limits: set agent.memoryLimits=agent in the chart's values"
+_SWITCHED_OFF: Final = "the agent is not to set memory limits: set shares.memoryLimits=agent in the chart's values"
 _VERSION_1: Final = (
     "the node has control groups of version 1: boot it with version 2 (systemd.unified_cgroup_hierarchy=1)"
 )
-
-
-class Counts(Protocol):
-    """What is counted of it."""
-
-    def limited(self, seconds: float) -> None:
-        """A container got its limits so long after its control group was made."""
-
-    def repaired(self) -> None:
-        """A container was found without its limit, and got it."""
 
 
 class LimitsOutcome(NamedTuple):
@@ -80,12 +70,8 @@ class _LimitedGroup(NamedTuple):
     group: Path
 
 
-class _News(NamedTuple):
-    """For the person who looks at the pod."""
-
-    pod: PodLimits
-    reason: str
-    text: str
+_News = tuple[PodLimits, str, str]
+"""Of a pod, the reason of an Event and its text."""
 
 
 class MemoryLimits:
@@ -94,7 +80,6 @@ class MemoryLimits:
     def __init__(
         self,
         node: OwnNode,
-        counts: Counts,
         changed: Callable[[], object],
         *,
         mode: str = OFF,
@@ -102,15 +87,20 @@ class MemoryLimits:
         hook: Callable[[], bool] = lambda: False,
         split: Callable[[], bool] = lambda: False,
         written: Callable[[], Collection[LimitReport] | None] = lambda: None,
+        on_limited: Callable[[float], object] = lambda _: None,
+        on_repaired: Callable[[], object] = lambda: None,
     ) -> None:
         """`mode` is one of MODES, `root` where control groups are mounted.
 
         `hook` says whether the node's CDI specifications have NVIDIA's hook, `split` whether a GPU is split by MIG, and
         `written` which limits are in the report that the API server has, None while another is being written.
+        `on_limited` is called with the seconds from a control group's making to its limit, `on_repaired` where one was
+        missing.
         """
         self.outcome = LimitsOutcome(obstacle=_SWITCHED_OFF if mode == OFF else "")
         self._node = node
-        self._counts = counts
+        self._on_limited = on_limited
+        self._on_repaired = on_repaired
         self._changed = changed
         self._mode = mode
         self._root = root
@@ -197,7 +187,6 @@ class MemoryLimits:
     # Everything below runs in the thread.
 
     def _look_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        last = LimitsOutcome()
         while not self._closing.wait(LOOK_SECONDS):
             news: list[_News] = []
             try:
@@ -206,8 +195,7 @@ class MemoryLimits:
                 log.exception("Failed to look at memory limits")
                 outcome = LimitsOutcome(obstacle=f"the agent failed: {error}")
             self._looked = time.monotonic()
-            if outcome != last or news:
-                last = outcome
+            if outcome != self.outcome or news:
                 try:
                     loop.call_soon_threadsafe(self._take, outcome, tuple(news))
                 except RuntimeError:
@@ -215,7 +203,7 @@ class MemoryLimits:
 
     def _look(self, known: bool, wanted: Collection[PodLimits], news: list[_News]) -> LimitsOutcome:
         now = time.monotonic()
-        if now - self._probed >= PROBE_SECONDS or self._obstacle:
+        if now - self._probed >= (AUDIT_SECONDS if self._obstacle else PROBE_SECONDS):
             self._obstacle, self._probed = self._probe(), now
         if self._obstacle:
             return LimitsOutcome(obstacle=self._obstacle)
@@ -224,6 +212,7 @@ class MemoryLimits:
         found = self._groups({pod.uid: pod for pod in wanted}) if wanted else []
         here = {each.group for each in found}
         self._known = {key: limit for key, limit in self._known.items() if key[0] in here}
+        self._retry = {group: at for group, at in self._retry.items() if group in here}
         reports: list[LimitReport] = []
         todo = [each for each in found if audit or self._is_new(each, now)]
         if todo:
@@ -303,10 +292,10 @@ class MemoryLimits:
                         self._count(found.group)
                     missing = now.hard > wanted.hard if before is None else _bytes(before).hard < now.hard
                     if missing and not (before is None and silent):
-                        self._counts.repaired()
+                        self._on_repaired()
                         who = f"container {name}" if name else "a container"
                         text = f"{who} was without its limit of {in_gib(limit.hard)} of device {uuid}: set again"
-                        news.append(_News(found.pod, "MemoryLimitMissing", text))
+                        news.append((found.pod, "MemoryLimitMissing", text))
                 self._known[key] = limit
             except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
                 self._known.pop(key, None)
@@ -318,7 +307,7 @@ class MemoryLimits:
 
     def _count(self, group: Path) -> None:
         with suppress(OSError):  # it has ended meanwhile
-            self._counts.limited(max(time.time() - group.stat().st_ctime, 0.0))
+            self._on_limited(max(time.time() - group.stat().st_ctime, 0.0))
 
     def _lower(self, found: Collection[_LimitedGroup], news: list[_News]) -> Iterator[LimitReport]:
         """Lowers limits on request, of containers that use no more than that."""
@@ -335,7 +324,7 @@ class MemoryLimits:
                         if key not in self._refused:
                             text = f"container {name} uses {used} MiB of device {uuid}, more than the {limit.soft} MiB"
                             text += " asked for: it keeps its share until it uses less"
-                            news.append(_News(each.pod, "ResizeRefused", text))
+                            news.append((each.pod, "ResizeRefused", text))
                         yield LimitReport(each.pod.pod, *key, used_mib=self._refused.setdefault(key, used))
 
     def _lowered_to(self, found: _LimitedGroup, uuid: str, before: Limit | None, limit: Limit) -> int | None:

@@ -250,6 +250,8 @@ class DeviceMonitor:
         self._violations.overuses.remember(reported.overuses)
         self._allocations.remember(reported.allocations)
         self.turns = reported.turns
+        if self.limits == LimitsOutcome():  # until the first look; pods that need a node that enforces wait for none
+            self.limits = LimitsOutcome(reported.memory_limits, reported.counts_only, tuple(reported.limits))
 
     def take_turns(self, turns: ReportedTurns | None) -> None:
         """Reports who has turns and which programs wait, once it is known what an earlier agent reported."""

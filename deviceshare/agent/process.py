@@ -89,13 +89,14 @@ class Agent:
         )
         self._limits = MemoryLimits(
             node,
-            self._metrics,
             lambda: self._monitor.take_limits(self._limits.outcome),
             mode=settings.memory_limits,
             root=settings.cgroup_root,
             hook=lambda: specs.memory_hook,
             split=lambda: any(part.mig for part in self._monitor.health.devices),
             written=lambda: kept.limits if (kept := self._monitor.reporter.written) else None,
+            on_limited=self._metrics.limited,
+            on_repaired=self._metrics.repaired,
         )
         self._monitor.limits = self._limits.outcome
         self._metrics.watch_limits(lambda: self._limits.outcome)

@@ -71,9 +71,6 @@ class LimitedNode(Node):
         self.hook = self.split = False
         self.mode = BY_AGENT
 
-    def limited(self, seconds: float) -> None:
-        self.delays.append(seconds)
-
     def repaired(self) -> None:
         self.repairs += 1
 
@@ -139,13 +136,14 @@ class LimitedNode(Node):
 
         found = MemoryLimits(
             self.own,
-            self,
             changed,
             mode=self.mode,
             root=self.root,
             hook=lambda: self.hook,
             split=lambda: self.split,
             written=lambda: self.reported,
+            on_limited=self.delays.append,
+            on_repaired=self.repaired,
         )
         task = asyncio.create_task(found.run())
         try:
