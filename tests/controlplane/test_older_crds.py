@@ -231,7 +231,7 @@ def test_previous_release_this_previous_and_this_again(pool: Pool, process: Runn
     assert held(pool, node) == claims
     left = versions(pool)
     process.start()
-    pool.eventually(lambda: readiness(pool), refers(f"CRD {LEDGERS} lacks spec.claims.parts and spec.summary"))
+    pool.eventually(lambda: readiness(pool), refers(f"CRD {LEDGERS} lacks spec.claims.parts, spec.summary, "))
     time.sleep(QUIET_SECONDS)
     assert versions(pool) == left
 

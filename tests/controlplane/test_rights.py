@@ -133,10 +133,15 @@ def wait_and_be_placed(there: Installed) -> None:
 
 
 def end_a_share(there: Installed) -> None:
-    """A pod with a part of a device ends: before the leader releases that, it looks whether the pod is really gone."""
+    """A pod with a part of a device gets a larger one, if no quota counts that, and ends.
+
+    Before the leader releases the part, it looks whether the pod is really gone.
+    """
     limits = {"resources": {"limits": {"deviceshare.io/gpu-percent": "30"}}}
     apply(there, pod("part", containers=[{"name": "main", "image": "busybox", **limits}]))
     there.until(lambda: placed(there, "part"), "extender")
+    there.kubectl("annotate", "pod", "part", "deviceshare.io/resize=main=40%")
+    there.until(lambda: '"percent":40' in there.get("pod", "part")["metadata"]["annotations"]["deviceshare.io/shares"])
     there.kubectl("delete", "pod", "part")
     there.until(lambda: "default/part" not in there.kubectl("get", "ndev", "node-1", "-o", "json"), "keeper")
 

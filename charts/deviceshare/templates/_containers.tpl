@@ -5,6 +5,35 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
+{{/* The chart's own fields with the user's over them: include "deviceshare.over" (list DEFAULT VALUES), the former as YAML. */}}
+{{- define "deviceshare.over" -}}
+{{ toYaml (mergeOverwrite (fromYaml (index . 0)) (deepCopy (index . 1))) }}
+{{- end }}
+
+{{/* The Secrets for pulling images, by name, as a field of a pod's spec; nothing where there are none. */}}
+{{- define "deviceshare.pullSecrets" -}}
+{{- $names := list -}}
+{{- range concat ((.Values.global | default dict).imagePullSecrets | default list) (.Values.imagePullSecrets | default list) -}}
+{{- $names = append $names (ternary . (get (ternary (dict) . (kindIs "string" .)) "name") (kindIs "string" .)) -}}
+{{- end -}}
+{{- with uniq $names }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end -}}
+{{- end }}
+
+{{/* What is the same of all Services: include "deviceshare.serviceFields" $, inside of their spec. */}}
+{{- define "deviceshare.serviceFields" -}}
+{{- with .Values.service.ipFamilyPolicy }}
+ipFamilyPolicy: {{ . }}
+{{- end }}
+{{- with .Values.service.ipFamilies }}
+ipFamilies: {{ toJson . }}
+{{- end }}
+{{- end }}
+
 {{- define "deviceshare.container" -}}
 {{- $ports := include "deviceshare.ports" . | fromJson -}}
 - name: deviceshare
@@ -113,23 +142,14 @@ capabilities:
       protocol: TCP
     {{- end }}
   # The probes are served first, but on a busy node Python alone may need longer than the liveness probe waits.
-  startupProbe:
-    httpGet: {path: /livez, port: probe}
-    periodSeconds: 1
-    timeoutSeconds: 3
-    failureThreshold: 120
-  livenessProbe:
-    httpGet: {path: /livez, port: probe}
-    periodSeconds: 5
-    timeoutSeconds: 3
-    failureThreshold: 3
-  readinessProbe:
-    httpGet: {path: /readyz, port: probe}
-    periodSeconds: 2
-    timeoutSeconds: 2
-    failureThreshold: 2
+  {{- $startup := "{httpGet: {path: /livez, port: probe}, periodSeconds: 1, timeoutSeconds: 3, failureThreshold: 120}" }}
+  startupProbe: {{- include "deviceshare.over" (list $startup .Values.startupProbe) | nindent 4 }}
+  {{- $liveness := "{httpGet: {path: /livez, port: probe}, periodSeconds: 5, timeoutSeconds: 3, failureThreshold: 3}" }}
+  livenessProbe: {{- include "deviceshare.over" (list $liveness .Values.livenessProbe) | nindent 4 }}
+  {{- $readiness := "{httpGet: {path: /readyz, port: probe}, periodSeconds: 2, timeoutSeconds: 2, failureThreshold: 2}" }}
+  readinessProbe: {{- include "deviceshare.over" (list $readiness .Values.readinessProbe) | nindent 4 }}
   resources: {{- toYaml .Values.resources | nindent 4 }}
-  securityContext: {{- include "deviceshare.securityContext" . | nindent 4 }}
+  securityContext: {{- include "deviceshare.over" (list (include "deviceshare.securityContext" .) .Values.securityContext) | nindent 4 }}
   {{- if or (include "deviceshare.extenderTLS" .) (include "deviceshare.webhookSecret" .) (include "deviceshare.webhookClients" .) .Values.extraVolumeMounts }}
   volumeMounts:
     {{- if include "deviceshare.webhookClients" . }}
@@ -184,7 +204,7 @@ capabilities:
     timeoutSeconds: 3
     failureThreshold: 3
   resources: {{- toYaml .Values.scheduler.resources | nindent 4 }}
-  securityContext: {{- include "deviceshare.securityContext" . | nindent 4 }}
+  securityContext: {{- include "deviceshare.over" (list (include "deviceshare.securityContext" .) .Values.securityContext) | nindent 4 }}
   volumeMounts:
     - {name: scheduler-config, mountPath: /etc/deviceshare-scheduler, readOnly: true}
     {{- if include "deviceshare.extenderClientSecret" . }}
