@@ -7,7 +7,7 @@ capabilities:
 
 {{/* The chart's own fields with the user's over them: include "deviceshare.over" (list DEFAULT VALUES), the former as YAML. */}}
 {{- define "deviceshare.over" -}}
-{{ toYaml (mergeOverwrite (fromYaml (index . 0)) (deepCopy (index . 1))) }}
+{{ toYaml (mergeOverwrite (fromYaml (index . 0)) (deepCopy (index . 1 | default dict))) }}
 {{- end }}
 
 {{/* The Secrets for pulling images, by name, as a field of a pod's spec; nothing where there are none. */}}
