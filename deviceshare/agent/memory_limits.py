@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -223,7 +224,7 @@ class MemoryLimits:
         for each in found:
             name, limits = each.pod.of(each.container_id)
             for uuid in limits:
-                if (each.group, uuid) not in self._known:
+                if (each.group, uuid) not in self._known and each.group.exists():  # else it has ended meanwhile
                     why = "the driver refused it: see the agent's log"
                     reports.append(LimitReport(each.pod.pod, each.pod.uid, name, uuid, missing=why))
         if audit and known:
@@ -254,12 +255,12 @@ class MemoryLimits:
 
     def _below(self, directory: Path, pods: Mapping[str, PodLimits], depth: int) -> Iterator[_LimitedGroup]:
         for each in _named(directory, lambda name: "pod" in name or name in _CLASSES):
-            group = control_group_of(f"0::/{each.relative_to(self._root)}")
+            group = _group_at(f"0::/{each.relative_to(self._root)}")
             if group is None and depth:
                 yield from self._below(each, pods, depth - 1)
             elif group and (pod := pods.get(group.pod_uid)):
                 for leaf in _named(each, lambda _: True):
-                    inside = control_group_of(f"0::/{leaf.relative_to(self._root)}")
+                    inside = _group_at(f"0::/{leaf.relative_to(self._root)}")
                     if inside and inside.container_id:
                         yield _LimitedGroup(pod, inside.container_id, leaf)
 
@@ -290,8 +291,9 @@ class MemoryLimits:
                     nvidia.set_memory_limits(uuid, found.group, wanted)
                     if before is None:
                         self._count(found.group)
-                    missing = now.hard > wanted.hard if before is None else _bytes(before).hard < now.hard
-                    if missing and not (before is None and silent):
+                    # The hook takes one limit for all devices, so that one of several may have a larger one.
+                    missing = now.hard == nvidia.UNLIMITED.hard if before is None else _bytes(before).hard < now.hard
+                    if missing and limit != NO_LIMIT and not (before is None and silent):
                         self._on_repaired()
                         who = f"container {name}" if name else "a container"
                         text = f"{who} was without its limit of {in_gib(limit.hard)} of device {uuid}: set again"
@@ -355,6 +357,7 @@ def _kubepods(directory: Path, depth: int) -> Iterator[Path]:
             yield from _kubepods(each, depth - 1)
 
 
+_group_at = lru_cache(4096)(control_group_of)  # asked of each pod of the node at each look
 _CLASSES: Final = ("burstable", "besteffort", "guaranteed")
 
 

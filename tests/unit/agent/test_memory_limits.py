@@ -232,6 +232,18 @@ async def test_what_the_hook_did_is_left_and_what_it_did_not_is_repaired(shop: L
         assert (agent.outcome.mode, shop.repairs) == (HOOK, 1)
 
 
+async def test_of_unequal_parts_the_hook_gives_the_largest_and_the_agent_each_its_own(shop: LimitedNode) -> None:
+    """Which is no repair."""
+    shop.mode, shop.hook = HOOK, True
+    shop.share(1, {"main": {0: 8192, 1: 4096}})
+    group = shop.start(1, 1)
+    for gpu in (0, 1):
+        shop.set(group, 4096, 8192, gpu=gpu)
+    async with shop.agent():
+        await until(lambda: shop.of(group) == (8192, 8192) and shop.of(group, 1) == (4096, 4096))
+    assert (shop.repairs, shop.events) == (0, [])
+
+
 async def test_a_burst_is_a_hard_limit_above_the_share_and_never_above_the_device(shop: LimitedNode) -> None:
     shop.share(1, {"main": {0: 8192}}, gpu_mem_burst="16")
     shop.share(2, {"main": {1: 8192}}, gpu_mem_burst="4000")
