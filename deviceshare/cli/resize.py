@@ -17,7 +17,7 @@ from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.share_wishes import sizes_wanted
 from deviceshare.domain.objects.shares import INITS, MIB_PER_GIB, current
-from deviceshare.domain.placement.resizing import judge
+from deviceshare.domain.placement.resizing import judge, refusal
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Cluster
 
@@ -80,10 +80,12 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
     async def request() -> None:
         pod, _, claim = await look()
         mine = sorted({share.container for share in current(claim.shares) if share.role not in INITS})
-        if container is None and len(mine) != 1:
-            raise click.UsageError(f"Pod {namespace}/{name} has shares in several containers: --container {mine[0]}, …")
-        if container is not None and container not in mine:
-            raise click.UsageError(f"Pod {namespace}/{name} has a share in {', '.join(mine)}, not in {container}.")
+        if not mine:
+            raise click.ClickException(f"Pod {namespace}/{name} has shares in init containers only: recreate it.")
+        if container not in mine and (container is not None or len(mine) != 1):
+            raise click.UsageError(
+                f"Pod {namespace}/{name} has shares in {', '.join(mine)}: name one by --container."
+            )
         known = [each for each in _words(pod) if not each.startswith(f"{container or mine[0]}=")]
         wish = ",".join([*known, f"{container or mine[0]}={size}"])
         change = {"resourceVersion": pod.metadata.resource_version, "annotations": {contract.RESIZE: wish}}
@@ -93,7 +95,7 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
         pod, ledger, claim = await look()
         told = {share.container: (share.memory_mib, share.percent) for share in current(pod.shares)}
         done = sizes_wanted(pod.metadata.annotations).items() <= told.items()
-        return (pod, ledger, claim) if done or _obstacle(pod, ledger) else None
+        return (pod, ledger, claim) if done or judge(ledger, pod).obstacle or refusal(ledger, pod) else None
 
     await retry_on_conflict(request)
     found = await poll(answer, doing=f"Waiting for the share of {namespace}/{name}", seconds=ANSWER_SECONDS)
@@ -103,7 +105,7 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
             f" kubectl describe pod -n {namespace} {name}"
         )
     pod, ledger, claim = found
-    if obstacle := _obstacle(pod, ledger):
+    if obstacle := judge(ledger, pod).obstacle or refusal(ledger, pod):
         withdraw = f"kubectl annotate pod -n {namespace} {name} {contract.RESIZE}-"
         raise click.ClickException(f"Pod {namespace}/{name} {obstacle}. To withdraw the request: {withdraw}")
     return f"Pod {namespace}/{name} now has {parts_text(current(claim.shares))} on node {ledger.node}."
@@ -113,12 +115,3 @@ def _words(pod: Pod) -> list[str]:
     """What is asked for already, of each container."""
     wanted = sizes_wanted(pod.metadata.annotations).items()
     return [f"{name}={f'{percent}%' if percent else f'{memory}Mi'}" for name, (memory, percent) in wanted]
-
-
-def _obstacle(pod: Pod, ledger: NodeDevices) -> str:
-    """Why the request isn't granted now, by the ledger."""
-    if obstacle := judge(ledger, pod).obstacle:
-        return obstacle
-    used = [each for each in ledger.status.hardware.limits if each.uid == pod.metadata.uid and each.used_mib]
-    text = "keeps its share: container {} uses {} MiB, more than asked for; it gets less as soon as it uses less"
-    return text.format(used[0].container, used[0].used_mib) if used else ""

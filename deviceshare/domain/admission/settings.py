@@ -61,7 +61,7 @@ class InjectionSettings(NamedTuple):
     tolerations: bool = True
     """Whether pods tolerate the taints by which managed clusters keep other pods from nodes with devices."""
     isolation: str = PREFERRED
-    """Where shares go whose pods don't say; one of shares.ISOLATIONS."""
+    """Where shares go whose pods don't say; one of share_wishes.ISOLATIONS."""
     memory_hook: bool = False
     """Whether containers with a share get the variables that NVIDIA's hook reads (memory_limits.py)."""
 

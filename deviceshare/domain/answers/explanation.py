@@ -35,7 +35,7 @@ from deviceshare.domain.placement.join_obstacles import (
     request_of,
 )
 from deviceshare.domain.placement.preemption import NEVER, Holders, fits_somewhere, make_room, searched
-from deviceshare.domain.placement.resizing import judge
+from deviceshare.domain.placement.resizing import judge, refusal
 from deviceshare.domain.wording import counted, listed
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
@@ -313,11 +313,9 @@ def _limits(ledger: NodeDevices, pod: Pod) -> dict[str, str]:
     mine = [each for each in ledger.status.hardware.limits if each.uid == pod.metadata.uid]
     missing = listed(sorted({each.missing for each in mine} - {""}))
     why = ledger.counts_only or missing
-    uses = listed(f"container {each.container} uses {each.used_mib} MiB" for each in mine if each.used_mib)
-    waits = f"{uses}, more than was asked for: it keeps its share until it uses less" if uses else ""
     return {
         "limits": f"{ledger.limits_of(pod.metadata.uid)}{f': {why}' if why else ''}",
-        "resize": waits or judge(ledger, pod).obstacle,
+        "resize": judge(ledger, pod).obstacle or refusal(ledger, pod),
     }
 
 

@@ -53,6 +53,22 @@ def judge(ledger: NodeDevices, pod: Pod) -> Resize:
     return Resize(replace(claim, shares=shares), any(_is_uncounted(ledger, pod, share) for share in shares))
 
 
+def refusal(ledger: NodeDevices, pod: Pod) -> str:
+    """Why the pod can't have less now, by the agent's report: the end of a sentence about it, or "".
+
+    A report of an earlier request may still be there.
+    """
+    wanted = sizes_wanted(pod.metadata.annotations)
+    for each in ledger.status.hardware.limits:
+        if each.uid == pod.metadata.uid and each.used_mib and each.container in wanted:
+            memory, percent = wanted[each.container]
+            part = ledger.hardware.named(each.uuid)
+            if each.used_mib > (memory or percent * (part.memory_mib if part else 0) // WHOLE):
+                uses = f"container {each.container} uses {each.used_mib} MiB, more than asked for"
+                return f"keeps its share: {uses}; it gets less as soon as it uses less"
+    return ""
+
+
 def _is_uncounted(ledger: NodeDevices, pod: Pod, share: Share) -> bool:
     size = ledger.memory_of(ledger.present(share.device))
     asked = (units(need, size) for need in pod.share.container(share.container))

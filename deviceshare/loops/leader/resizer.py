@@ -1,5 +1,6 @@
 """The reconciler of resizes: claims of the size that a pod's annotation asks for (claims.md, resize)."""
 
+import asyncio
 from typing import Final
 
 import structlog
@@ -14,7 +15,8 @@ from deviceshare.domain.placement.resizing import counts_shares, judge
 from deviceshare.loops.api_objects import find, subject_of
 from deviceshare.loops.kinds import NODE_DEVICES, PODS, RESOURCE_QUOTAS
 from deviceshare.loops.leader.context import ControllerContext
-from deviceshare.loops.ports import Forbidden, ObjectChange
+from deviceshare.loops.ports import Forbidden, ObjectChange, Unavailable
+from deviceshare.loops.protocol.bind import BIND_SECONDS
 from deviceshare.loops.protocol.claiming import write_claims
 from deviceshare.loops.protocol.rebind import update_pods
 from deviceshare.loops.queue import Queue
@@ -40,10 +42,11 @@ class Resizer:
     def change_pod(self, change: ObjectChange[Pod]) -> None:
         """Enqueues a pod that asks for a size."""
         old, new = change.old, change.new
-        if old and old.node in self._asking and (new is None or not new.lives):
+        asks = new is not None and new.lives and contract.RESIZE in new.metadata.annotations
+        if old and old.node in self._asking and not asks:
             self._asking[old.node].discard(change.key)
             self._said.pop(change.key, None)
-        if new and new.lives and new.node and contract.RESIZE in new.metadata.annotations:
+        if new and new.node and asks:
             self._asking.setdefault(new.node, set()).add(change.key)
             self.queue.add(change.key)
 
@@ -61,17 +64,26 @@ class Resizer:
         if known is None or claim is None or known.metadata.unreadable:
             return
         if pod_changes(pod, known, claim):
-            for changed in await update_pods(self._context.cluster, pod.node, pod.metadata.uid, [pod]):
-                self._context.pods.put(changed)
-                has = parts_text(current(changed.shares))
-                log.info("Resized share", pod=key, node=pod.node, devices=has)
-                self._context.recorder.note(subject_of(changed), "Resized", f"its share is now {has}")
+            await self._update(pod)
             return
         found = judge(known, pod)
         if found.obstacle:
             self._say(pod, found.obstacle)
         elif found.claim:
             await self._claim(pod)
+
+    async def _update(self, pod: Pod) -> None:
+        try:
+            # Within the time of a bind, as every update of a pod: who recreates a lost ledger waits that long.
+            async with asyncio.timeout(BIND_SECONDS):
+                updated = await update_pods(self._context.cluster, pod.node, pod.metadata.uid, [pod])
+        except TimeoutError:
+            raise Unavailable(f"updating pod {pod.metadata.key} took longer than {BIND_SECONDS:g} s") from None
+        for changed in updated:
+            self._context.pods.put(changed)
+            has = parts_text(current(changed.shares))
+            log.info("Resized share", pod=pod.metadata.key, node=pod.node, devices=has)
+            self._context.recorder.note(subject_of(changed), "Resized", f"its share is now {has}")
 
     async def _claim(self, pod: Pod) -> None:
         """Decides by the pod and the ledger as they are, and by that ledger's version alone."""

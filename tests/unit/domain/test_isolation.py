@@ -116,4 +116,7 @@ def test_a_resize_that_is_refused_says_how_much_is_in_use() -> None:
     ledger = a_limiting_ledger("n1", BY_AGENT, row, p=[part(0, gib=8)])
     pod = bound(isolated(**{contract.RESIZE: "main=4096Mi"}), "n1", part(0, gib=8))
     facts = explain_pod(a_fleet(a_node("n1", {GPU: 2}), ledgers=(ledger,)), pod, None, [pod], None).facts
-    assert facts["resize"].startswith("container main uses 6000 MiB, more than was asked for")
+    assert facts["resize"].startswith("keeps its share: container main uses 6000 MiB, more than asked for")
+    later = bound(isolated(**{contract.RESIZE: "main=7000Mi"}), "n1", part(0, gib=8))
+    facts = explain_pod(a_fleet(a_node("n1", {GPU: 2}), ledgers=(ledger,)), later, None, [later], None).facts
+    assert not facts.get("resize"), "the report is of an earlier request"
