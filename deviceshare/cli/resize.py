@@ -83,9 +83,7 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
         if not mine:
             raise click.ClickException(f"Pod {namespace}/{name} has shares in init containers only: recreate it.")
         if container not in mine and (container is not None or len(mine) != 1):
-            raise click.UsageError(
-                f"Pod {namespace}/{name} has shares in {', '.join(mine)}: name one by --container."
-            )
+            raise click.UsageError(f"Pod {namespace}/{name} has shares in {', '.join(mine)}: name one by --container.")
         known = [each for each in _words(pod) if not each.startswith(f"{container or mine[0]}=")]
         wish = ",".join([*known, f"{container or mine[0]}={size}"])
         change = {"resourceVersion": pod.metadata.resource_version, "annotations": {contract.RESIZE: wish}}
