@@ -113,7 +113,7 @@ def _on_node(fleet: Fleet, name: str, pod: Pod, request: Request, holders: Holde
     if ledger is None or request.taker.uid in ledger.claims:
         return None
     lower = {uid: found for uid, each in ledger.claims.items() if (found := _victim(uid, each, request, holders))}
-    going = {uid for uid, each in ledger.claims.items() if _is_going(each, holders)}
+    going = {uid for uid, each in ledger.claims.items() if _is_going(uid, each, holders)}
     lower = {uid: each for uid, each in lower.items() if each.priority < priority_of(pod) and uid not in going}
     # What is kept free for others of as much priority comes first.
     ahead = [
@@ -146,9 +146,12 @@ def _victim(uid: str, claim: Claim, request: Request, holders: Holders) -> Preem
     return PreemptedHolder(priority_of(pod), POD, claim.pod, uid)
 
 
-def _is_going(claim: Claim, holders: Holders) -> bool:
-    pod = holders.pods(claim.pod) if claim.pod else None
-    return bool(claim.releasing) or (pod is not None and bool(pod.metadata.deletion_timestamp))
+def _is_going(uid: str, claim: Claim, holders: Holders) -> bool:
+    if claim.group or claim.releasing:
+        return bool(claim.releasing)
+    pod = holders.pods(claim.pod)
+    # A pod that ended, or is gone, leaves its claim for a moment: nobody else has to go for what comes free by itself.
+    return pod is None or pod.metadata.uid != uid or pod.finished or bool(pod.metadata.deletion_timestamp)
 
 
 def _orders(ledger: NodeDevices, lower: Mapping[str, PreemptedHolder]) -> Iterable[list[PreemptedHolder]]:

@@ -1,6 +1,6 @@
 """Who goes for a pod of higher priority: the fewest and the least important, and never more than is needed."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import given
@@ -111,11 +111,22 @@ def test_whom_a_budget_keeps_stays() -> None:
     assert names(room) == ("ns/a",)
 
 
-def test_what_others_leave_anyway_is_waited_for() -> None:
-    """Nobody is evicted for what a pod that ends already has."""
+ENDINGS: dict[str, Callable[[Pod], Pod | None]] = {
+    "being deleted": lambda pod: replace(
+        pod, metadata=replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    ),
+    "gone": lambda pod: None,
+    "recreated": lambda pod: replace(pod, metadata=replace(pod.metadata, uid="another")),
+    "finished": lambda pod: replace(pod, status=replace(pod.status, phase="Succeeded")),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_others_leave_anyway_is_waited_for(ending: str) -> None:
+    """Nobody is evicted for what a pod that ends already has, until its claim is dropped."""
     cluster = FullCluster(FULL)
-    ending = cluster.pods["ns/c"]
-    cluster.pods["ns/c"] = replace(ending, metadata=replace(ending.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
+    found = ENDINGS[ending](cluster.pods.pop("ns/c"))
+    cluster.pods |= {"ns/c": found} if found else {}
     assert cluster.room(with_priority(a_share_pod("new", percent=50), 1000)) == MadeRoom("n2", ())
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 from deviceshare.domain import contract
 from deviceshare.domain.placement.join_obstacles import NOMINATED, request_of
-from deviceshare.loops.kinds import PODS
+from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.leader.preemptor import NOMINATED_SECONDS
+from deviceshare.loops.ports import Unavailable
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time
 
@@ -51,6 +52,23 @@ async def test_the_least_important_pod_makes_room() -> None:
         await world.bind("urgent", "n1")
         await soon(lambda: world.fleet.filter(other, ["n1"]).fits == ["n1"])
         assert world.read_pod("urgent").node == "n1" and not world.read_pod("urgent").nominated_node
+
+
+@in_virtual_time
+async def test_a_claim_that_outlives_its_evicted_pod_costs_nobody_else() -> None:
+    """The pod is gone at once, as of a grace period of 0, and the API server is slow to take the release."""
+    async with led_world(2) as world:
+        names = await full(world, 5, 3)
+        world.cluster.fail = lambda verb, what, name: (
+            Unavailable("slow") if verb == "patch" and what == NODE_DEVICES.plural else None
+        )
+        world.share("urgent", 50, refused=True, **URGENT)
+        await soon(lambda: leaving(world, *names) == {"p1"}, 5)
+        world.cluster.remove(PODS, "p1", "ns")
+        await asyncio.sleep(60)
+        assert "ns/p1" in world.holders("n1") and leaving(world, "p0") == set()
+        world.cluster.fail = lambda verb, what, name: None
+        await soon(lambda: "ns/p1" not in world.holders("n1"), 120)
 
 
 @in_virtual_time
