@@ -42,6 +42,16 @@ PLACEHOLDER: Final = f"{PREFIX}placeholder"
 SCALING: Final = f"{PREFIX}scaling"
 """The label of pods that autoscalers are shown, and the annotation with the pods that they stand for (scaling.py)."""
 
+# On ResourceClaims of our own, by which kube-scheduler gives a device to nobody else (holds.py), and on their pods.
+HOLD: Final = f"{PREFIX}hold"
+"""The label of both, and the annotation with the claim's node and the device's UUID."""
+HOLD_FINALIZER: Final = f"{PREFIX}hold"
+"""Whoever may delete ResourceClaims can't end a hold."""
+GIVEN_UP: Final = f"{PREFIX}given-up"
+"""The annotation of a hold that is about to be cleared: by it nobody joins."""
+HOLD_CLASS: Final = "deviceshare-hold"
+"""The DeviceClass of all of them, which leaves no device out."""
+
 STRATEGY: Final = f"{PREFIX}strategy"
 """`binpack` or `spread`: whether a share is taken where least is free, or where most is."""
 ISOLATION: Final = f"{PREFIX}isolation"

@@ -149,6 +149,8 @@ def resource_claims(version: str) -> Kind[ResourceClaim]:
     return Kind(f"{DRA_GROUP}/{version}", "ResourceClaim", "resourceclaims", ResourceClaim, namespaced=True)
 
 
+HOLDS: Final = resource_claims("v1")
+"""Those of our own (placement/holds.py)."""
 SHARED_NODES: Final = f"{contract.MODE_LABEL}={contract.MODE_SHARED}"
 """The label selector of nodes that take part."""
 LIVE_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"

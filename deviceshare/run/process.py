@@ -131,6 +131,7 @@ class Process:
             on_conflict=self._metrics.claim_conflicts.inc,
             attach=bind.lift if gates else bind.attach,
             keeps_nodes=settings.keep_nodes == ON,
+            holds_namespace=settings.namespace,
         )
         mirrors.pods.subscribe(self._binder.change)
         self._placement = GatePlacement(self._binder, settings.share_resources) if gates else None
@@ -238,6 +239,8 @@ class Process:
             life=self._settings.life,
             preempts=self._settings.preemption == ON,
             scaling_namespace=self._settings.namespace if self._settings.scaling_pods == ON else "",
+            holds_namespace=self._settings.namespace,
+            holds=self._settings.dra_holds == ON,
             uninjected=self._mirrors.uninjected,
             namespace_selector=self._settings.namespace_selector,
             on_recreated=self._metrics.recreated_pods.inc,

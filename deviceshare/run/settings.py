@@ -80,6 +80,7 @@ class Settings:
     preemption: str
     keep_nodes: str
     scaling_pods: str
+    dra_holds: str
     excluded_namespaces: frozenset[str]
     namespace_selector: LabelSelector
     ca_secret: str

@@ -32,6 +32,7 @@ from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.device_states import device_states, held_by, unhealthy_among
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.handover import handover_fault
+from deviceshare.domain.placement.holds import not_held
 from deviceshare.domain.placement.inventory import Offer, take
 from deviceshare.domain.placement.join_obstacles import claimed_twice, ledger_fault, node_fault, recreating
 from deviceshare.domain.placement.node_choice import barred, is_lost, left_behind, moves, outsiders
@@ -275,6 +276,8 @@ def _of_devices(group: Group, ledger: NodeDevices | None, home: Node | None, pod
         cure = f"delete that pod or take other devices with {rebind}, and keep its kind away"
         return Reason(ReasonKind.DEVICES_GIVEN_AWAY, text, f"{cure} (see deviceshare's documentation)")
     if taken := [f"{state.device} to ResourceClaim {state.resource_claim}" for state in mine if state.resource_claim]:
+        if not any(pod.lives and pod.holder_uid == group.uid for pod in pods) and (waits := not_held(ledger, group.uid)):
+            return waits  # No pod has them yet: the group leaves the node.
         text = f"DRA also allocated {listed(taken)} on node {node}"
         cure = f"delete the pods of that claim or take other devices with {rebind}, and keep DRA from these devices"
         return Reason(ReasonKind.DEVICES_GIVEN_AWAY, text, f"{cure} (see deviceshare's documentation)")

@@ -298,6 +298,9 @@ class Publication(Struct, frozen=True, gc=False, rename="camel"):
     claims: list[ResourceHold] = field(default_factory=list)
     withheld: list[Withheld] = field(default_factory=list)
     """What nobody gets, and why: these devices, or where none is named all of the resource's vendor."""
+    held: list[str] | None = None
+    """The UUIDs of the devices that kube-scheduler allocated to deviceshare's own claims (holds.py), and that nobody
+    else gets; None where there are to be none of these."""
 
     @property
     def resources(self) -> set[str]:

@@ -34,6 +34,7 @@ class ReasonKind(StrEnum):
     COUNTED_ONLY = "SharesNotEnforced"
     GROUP_ELSEWHERE = "GroupElsewhere"
     CLAIM_RELEASING = "ClaimReleasing"
+    NOT_HELD = "DevicesNotHeld"
     INSUFFICIENT = "InsufficientResources"
     NODE_AVOIDED = "NodeAvoided"
     NODE_NOMINATED = "NodeNominated"

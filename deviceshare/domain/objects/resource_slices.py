@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from deviceshare.domain import vendors
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity
 
@@ -59,10 +59,20 @@ class AllocationResult(Struct, frozen=True, gc=False, rename="camel"):
     node_selector: AllocationSelector | None = None
 
 
-class ResourceClaimStatus(Struct, frozen=True, gc=False):
+class ClaimConsumer(Struct, frozen=True, gc=False, rename="camel"):
+    """Whom an allocated claim is reserved for."""
+
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+    api_group: str = ""
+
+
+class ResourceClaimStatus(Struct, frozen=True, gc=False, rename="camel"):
     """A claim that isn't allocated, or not any more, holds nothing."""
 
     allocation: AllocationResult | None = None
+    reserved_for: list[ClaimConsumer] = field(default_factory=list)
 
 
 class ResourceClaim(Struct, frozen=True, gc=False):
@@ -91,8 +101,8 @@ class ResourceClaim(Struct, frozen=True, gc=False):
 
 
 def worth_holding(claim: ResourceClaim) -> bool:
-    """Whether the claim holds devices of a known vendor, or may."""
-    return bool(claim.holds) or claim.hidden
+    """Whether the claim holds devices of a known vendor, or may, or is to be a hold of ours."""
+    return bool(claim.holds) or claim.hidden or contract.HOLD in claim.metadata.labels
 
 
 class DraAttribute(Struct, frozen=True, gc=False):

@@ -15,6 +15,7 @@ from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.shares import GROUP, POD, Request, Share
 from deviceshare.domain.placement import allocation, join_obstacles
 from deviceshare.domain.placement.device_states import DeviceState, device_states, doubted, free_devices
+from deviceshare.domain.placement.holds import not_held
 from deviceshare.domain.placement.join_obstacles import BlindSpots, Namespaces, UnreadableObject
 from deviceshare.domain.placement.ledger_budget import Crowding, crowding
 from deviceshare.domain.placement.node_indexes import DeviceSizes, Selections
@@ -401,6 +402,7 @@ class Fleet:
             obstacle
             or self.opacity(request, home)
             or join_obstacles.joining_obstacle(self._ledgers[home], self.states(home), request.holder)
+            or not_held(self._ledgers[home], request.holder.uid)
         )
 
     def share_obstacle(self, request: Request, home: str) -> Reason | None:
@@ -409,7 +411,7 @@ class Fleet:
         if not request.share:
             return None
         if ledger and sharer.uid in ledger.claims:
-            return join_obstacles.joining_obstacle(ledger, self.states(home), sharer)
+            return join_obstacles.joining_obstacle(ledger, self.states(home), sharer) or not_held(ledger, sharer.uid)
         shape, within = self._shapes.get(home), request.within
         if shape and shape.obstacle:
             return shape.obstacle

@@ -13,6 +13,7 @@ from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Part, Publica
 from deviceshare.domain.objects.printable import LONGEST_QUOTE, printable, quoted
 from deviceshare.domain.objects.quantities import amount
 from deviceshare.domain.objects.resource_slices import AllocatedDevice, ResourceClaim, ResourceSlice, SliceDevice
+from deviceshare.domain.placement.holds import held_device, is_firm
 from deviceshare.domain.placement.shared_resources import DEVICE_UUID, LEAST_MIB, MOST, MOST_MIB
 from deviceshare.domain.vendors import DraDriver, Vendor
 
@@ -206,7 +207,12 @@ _ENDED: Final = "it is free when the claim is deallocated, as when its last pod 
 class DraView:
     """Mutable, but pure: no await, no clock, no log."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: str = "", *, holds: bool = False) -> None:
+        """`namespace` is the one of our own claims, with `holds` where there are to be some (holds.py)."""
+        self._namespace = namespace
+        self._with_holds = holds
+        self._holds: dict[str, dict[str, ResourceClaim]] = {}
+        """Our own claims by node and the UUID of the device."""
         self._pools: dict[PoolKey, dict[str, ResourceSlice]] = {}
         self._pools_of: dict[str, set[PoolKey]] = {}
         """By node, the pools of which a slice names it."""
@@ -236,6 +242,15 @@ class DraView:
         """Takes in a claim's change; returns the nodes that it concerns."""
         nodes: set[str] = set()
         for each in filter(None, (old, new)):
+            if held := held_device(each, self._namespace):
+                nodes.add(held.node)
+                mine_there = self._holds.setdefault(held.node, {})
+                mine_there.pop(held.uuid, None)
+                if each is new:
+                    mine_there[held.uuid] = each
+                if not mine_there:
+                    del self._holds[held.node]
+                continue
             for place in _places(each):
                 mine = self._claims.setdefault(place, {})
                 mine.pop(each.metadata.key, None)
@@ -250,6 +265,10 @@ class DraView:
             if each is new and each.hidden:
                 self._hidden[each.metadata.key] = each
         return nodes - {""}
+
+    def holds(self, node: str) -> dict[str, ResourceClaim]:
+        """Our own claims on the node's devices, by UUID, as far as they go."""
+        return dict(self._holds.get(node, ()))
 
     def _nodes_at(self, pool: PoolKey) -> set[str]:
         """The nodes that slices of the pool name, and the one that has its name."""
@@ -266,6 +285,7 @@ class DraView:
             [part for each in every for part in each.devices],
             [hold for each in every for hold in each.claims],
             [withheld for each in every for withheld in each.withheld],
+            None if all(each.held is None for each in every) else [uuid for each in every for uuid in each.held or ()],
         )
 
     def _of_driver(self, node: str, vendor: Vendor, driver: DraDriver, claims_known: bool) -> Publication:
@@ -286,10 +306,20 @@ class DraView:
             reason = f"ResourceClaim {hidden[0]} can't be read, and may hold any of its devices"
             cure = f"see what is wrong with it: {quoted(self._hidden[hidden[0]].metadata.fault)}"
             withheld.append(Withheld(vendor.resource, reason, cure))
+        firm = []
+        for uuid, claim in self._holds.get(node, {}).items():
+            names = [(each.pool, each.device) for each in claim.holds if each.driver == driver.name]
+            if any((device := reading.named.get(name)) and device.uuid != uuid for name in names):
+                # The name is another device's by now.
+                held |= {name: {*held.get(name, ()), claim.metadata.key} for name in names}
+            elif names and is_firm(claim):
+                firm.append(uuid)
         holds, unknown = _match(reading, held)
         if unknown:
             withheld += _unmatched(vendor, driver, unknown)
-        return Publication(reading.driver, list(reading.parts), holds, withheld)
+        return Publication(
+            reading.driver, list(reading.parts), holds, withheld, sorted(firm) if self._with_holds else None
+        )
 
     def _held(self, node: str, driver: DraDriver, keys: set[PoolKey]) -> dict[PoolDevice, set[str]]:
         """What claims hold there: by the device's name in its pool, the claims."""

@@ -92,6 +92,10 @@ class ControllerContext:
     """Whether others make room for pods of higher priority."""
     scaling_namespace: str = ""
     """Where autoscalers are shown pods for those that wait; "" where they are shown none."""
+    holds_namespace: str = ""
+    """Where our own ResourceClaims are."""
+    holds: bool = False
+    """Whether there are to be some, on nodes whose devices DRA publishes."""
     uninjected: Mirror[Pod] | None = None
     """Pods without a node that admission should have injected and didn't; None where they are left as they are."""
     namespace_selector: LabelSelector = EVERYTHING

@@ -22,6 +22,7 @@ from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.gates import Gates
 from deviceshare.loops.leader.group_statuses import GroupStatuses
+from deviceshare.loops.leader.holds import Holds
 from deviceshare.loops.leader.ledgers import Ledgers
 from deviceshare.loops.leader.pod_events import PodEvents
 from deviceshare.loops.leader.preemptor import Preemptor
@@ -175,11 +176,12 @@ class Controller:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self._dra = DraView()
+        self._dra = DraView(context.holds_namespace, holds=context.holds)
         self._ledgers = Ledgers(context, self._dra)
         self._coverage = Coverage(context)
         self._statuses = GroupStatuses(context)
         self._releaser = Releaser(context)
+        self._holds = Holds(context, self._dra, self._releaser) if context.holds else None
         self._rebinder = Rebinder(context)
         self._resizer = Resizer(context)
         self._endings = Endings(context)
@@ -202,6 +204,7 @@ class Controller:
             self._quotas.queue,
             self._uninjected.queue,
             self._pod_events.queue,
+            *([self._holds.queue] if self._holds else ()),
             *([self._preemptor.queue] if self._preemptor else ()),
             *([self._scaler.queue] if self._scaler else ()),
             *(self._gates.queues if self._gates else ()),
@@ -289,6 +292,8 @@ class Controller:
         self._releaser.change_ledger(change)
         self._rebinder.change_ledger(change)
         self._resizer.change_ledger(change.key)
+        if self._holds:
+            self._holds.change_ledger(change)
         self._quotas.change_ledger(change)
         self._coverage.change_ledger(change)
         self._ledgers.queue.add(change.key)
@@ -348,6 +353,8 @@ class Controller:
     def _on_dra(self, nodes: Iterable[str]) -> None:
         for node in nodes:
             self._ledgers.queue.add(node)
+            if self._holds:
+                self._holds.queue.add(node)
 
     def _enqueue_statuses_on(self, node: str) -> None:
         """Enqueues the statuses of groups that are bound to the node, and of those that wait for what it has."""

@@ -293,7 +293,10 @@ class Ledgers:
         if not published.claims and not said.allocated:
             return
         states = device_states(replace(seen, status=replace(seen.status, published=published)))
-        found = {f"{each.device}: {each.resource_claim}" for each in states if each.holders and each.resource_claim}
+        twice = [each for each in states if each.holders and each.resource_claim]
+        if published.held is not None:  # What isn't held yet is nobody's before a pod has it: its holder leaves it.
+            twice = [each for each in twice if any(map(self._context.fleet.pods, each.holders))]
+        found = {f"{each.device}: {each.resource_claim}" for each in twice}
         if devices := "; ".join(sorted(found - said.allocated)):
             log.error("Found devices that DRA allocated, too", node=seen.node, devices=devices)
             text = f"DRA allocated devices that groups or shares have ({devices}): delete the pods of one of them"

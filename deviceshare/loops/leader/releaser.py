@@ -12,6 +12,7 @@ mirrors say here. What is decided here is only when that is worth the requests.
 | no devices | others have the devices that it had (coverage.py)   |                        | that, condition     |
 | node lost  | its policy is Move, and no pod of it is there       | both                   | that, condition     |
 | cordoned   | so is its node, and a pod of it waits for another   | that                   | that, condition     |
+| not held   | DRA gave its devices to others before its pods had  |                        | that, condition     |
 | idle       | it has had no pods for as long as it says           | that; who could join   | Released, condition |
 
 Whatever the cause, a group one of whose pods lives on the node stays. The mark on the claim of a holder that is to stay
@@ -32,6 +33,7 @@ from deviceshare.domain.objects.groups import Group, uses
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.placement.holds import taken_by_others
 from deviceshare.domain.placement.join_obstacles import pod_obstacle
 from deviceshare.domain.placement.node_choice import barred, is_lost, leaves_cordoned, left_behind, moves
 from deviceshare.domain.wording import listed
@@ -102,6 +104,7 @@ class Releaser:
             self._without_devices,
             self._on_lost_node,
             self._on_cordoned_node,
+            self._taken_by_others,
             self._idle,
         )
 
@@ -366,6 +369,15 @@ class Releaser:
 
     def _leaves_cordoned(self, group: Group, pods: Iterable[Pod]) -> bool:
         return leaves_cordoned(self._context.fleet, group, pods)
+
+    async def _taken_by_others(self, _key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
+        ledger = self._context.fleet.ledger(group.node)
+        taken = taken_by_others(ledger, group.uid) if ledger else ""
+        if not taken or self._context.fleet.pods(group.uid):
+            return None
+        text = f"left node {group.node}, where kube-scheduler gave {taken} to others before any pod of it had it"
+        cause = Cause(status=_saying(Reason(ReasonKind.RELEASED, text)))
+        return _Leave("not held", "LeftNode", text, cause)
 
     async def _idle(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
         """How long is read from `status.idleSince`, so that it doesn't start again with each leader."""

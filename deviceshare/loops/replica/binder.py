@@ -26,13 +26,15 @@ from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.resource_slices import ResourceClaim
 from deviceshare.domain.objects.shares import Holder, Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Assumption, Fleet
 from deviceshare.domain.placement.handover import annotations_of, share_annotations
+from deviceshare.domain.placement.holds import label_of, needs_holds, not_held, unheld
 from deviceshare.domain.placement.join_obstacles import elsewhere, left_out, missing, pod_obstacle, request_of
 from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import PODS
+from deviceshare.loops.kinds import HOLDS, PODS
 from deviceshare.loops.ports import Cluster, Conflict, Mirror, ObjectChange
 from deviceshare.loops.protocol import bind, holders, reserve
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDING_SECONDS, Moved, Refused
@@ -44,6 +46,9 @@ log = structlog.get_logger(__name__)
 REMEMBERED_PODS: Final = 2_000
 """Pods that filter was asked about lately, of some 4 KiB each; another replica may have bound them."""
 ATTEMPTS: Final = 5
+HOLD_SECONDS: Final = 3.0
+"""How long a bind waits until kube-scheduler has allocated the devices to deviceshare; then the pod is retried."""
+HOLD_LOOK_SECONDS: Final = 0.05
 
 
 class Attach(Protocol):
@@ -74,14 +79,17 @@ class Binder:
         attach: Attach = bind.attach,
         clock: Callable[[], float] = boottime,
         keeps_nodes: bool = False,
+        holds_namespace: str = "",
     ) -> None:
         """`attach` is the last step: a Binding, or the lifting of a gate (bind.lift).
 
-        `keeps_nodes`: whether autoscalers are to leave the nodes of bound pods alone.
+        `keeps_nodes`: whether autoscalers are to leave the nodes of bound pods alone. `holds_namespace`: where our own
+        ResourceClaims are.
         """
         self._cluster = cluster
         self._fleet = fleet
         self._groups = groups
+        self._ledgers = ledgers
         self._quotas = quotas
         self._on_conflict = on_conflict
         self._attach = attach
@@ -90,6 +98,8 @@ class Binder:
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._settling: dict[str, asyncio.Future[Group | None]] = {}
         self._fresh_ledger: SharedRead[NodeDevices] = SharedRead(partial(bind.read_ledger, cluster))
+        self._fresh_holds: SharedRead[list[ResourceClaim]] = SharedRead(self._list_holds)
+        self._holds_namespace = holds_namespace
         self._claim = SharedClaims(cluster, ledgers, on_conflict)
 
     def remember(self, pod: Pod) -> None:
@@ -112,6 +122,7 @@ class Binder:
     async def close(self) -> None:
         """Ends the reads and writes under way."""
         await self._fresh_ledger.close()
+        await self._fresh_holds.close()
         await self._claim.close()
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
@@ -178,6 +189,7 @@ class Binder:
         elif ledger is None:
             # 2. Another pod joins.
             ledger = await self._fresh_ledger(node)
+        ledger = await self._await_holds(ledger, request, node)
         # 5. The Binding, with the devices that L says, unless this process was held up: where versions aren't compared,
         # the claim may have been collected meanwhile.
         devices = _annotations(pod, request, ledger, group.status.claim_token if group else "")
@@ -186,6 +198,27 @@ class Binder:
             raise Refused(_LATE)
         await self._attach(self._cluster, pod, request.holder, node, devices, timeout=BINDING_SECONDS)
         log.info("Bound pod", pod=pod.metadata.key, holder=str(request.holder), node=node)
+
+    async def _await_holds(self, ledger: NodeDevices, request: Request, node: str) -> NodeDevices:
+        """L, once DRA gives the pod's devices to nobody else, which the leader sees to (leader/holds.py).
+
+        The holds are read after L: the leader looks into L before it clears one.
+        """
+        uids, until = (request.holder.uid, request.taker.uid), self._clock() + HOLD_SECONDS
+        while needs_holds(ledger):
+            mirrored = self._ledgers.get(node) or ledger
+            if not (reason := not_held(mirrored, *uids)):
+                ledger = await (self._claim_share(request, node) if request.share else self._fresh_ledger(node))
+                if not (reason := unheld(ledger, await self._fresh_holds(node), *uids)):
+                    break
+            if self._clock() >= until:
+                raise Refused(reason)
+            await asyncio.sleep(HOLD_LOOK_SECONDS)
+        return ledger
+
+    async def _list_holds(self, node: str) -> list[ResourceClaim]:
+        label = f"{contract.HOLD}={label_of(node)}"
+        return await self._cluster.list(HOLDS, namespace=self._holds_namespace, label_selector=label)
 
     async def _settle(self, group: Group, node: str, pod: str) -> tuple[Group, NodeDevices]:
         """Steps 3 and 4, once for all binds of the group that are under way in this process."""

@@ -15,7 +15,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GPU_PERCENT
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NAMESPACES, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, HOLDS, NAMESPACES, NODE_DEVICES, NODES, PODS, resource_slices
 from deviceshare.loops.leader.context import ControllerContext, GatePlacement
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.ports import ApiError, Kind, ObjectChange, Subject, Unavailable, Watcher
@@ -213,6 +213,7 @@ class World:
         claims_known: Callable[[], bool] = lambda: True,
         compares: bool = False,
         scaling_namespace: str = "",
+        holds: bool = False,
     ) -> None:
         """With `gates` the leader places pods itself; `uninjected`: it deletes those that slipped past admission."""
         self.cluster = cluster or LiveCluster()
@@ -253,6 +254,8 @@ class World:
             claims_known=claims_known,
             compares=compares,
             scaling_namespace=scaling_namespace,
+            holds=holds,
+            holds_namespace=contract.NAMESPACE,
             namespaces=namespaces,
             quotas=quotas,
             recorder=self.recorder,
@@ -271,8 +274,11 @@ class World:
         """The same cluster, seen by a process that has just started, through `cluster` where that is special."""
         cluster = cluster or LiveCluster()
         cluster.objects, cluster.versions, cluster.uids = self.cluster.objects, self.cluster.versions, self.cluster.uids
-        world = World(cluster, gates=self.context.placement is not None, life=self.context.life)
+        context = self.context
+        world = World(cluster, gates=context.placement is not None, life=context.life, holds=context.holds)
         kinds: tuple[Kind[Any], ...] = (PODS, NODE_DEVICES, GROUPS, NODES)
+        if context.slices is not None:
+            kinds = (*kinds, resource_slices("v1"), HOLDS)
         for kind in kinds:
             for obj in cluster.all(kind):
                 cluster.mirrors[kind.plural].set(obj.metadata.key, obj)
@@ -344,6 +350,7 @@ class World:
             attach=attach,
             clock=now,
             keeps_nodes=keeps_nodes,
+            holds_namespace=contract.NAMESPACE,
         )
 
     async def bind(self, pod: str, node: str) -> None:

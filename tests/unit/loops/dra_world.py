@@ -1,0 +1,140 @@
+"""A cluster whose node's GPUs a DRA driver publishes, with what kube-scheduler and kube-controller-manager do there."""
+
+import asyncio
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.resource_slices import ResourceClaim
+from deviceshare.loops.kinds import HOLDS, PODS, resource_slices
+from tests.unit.domain.dra_objects import DRIVER, card, gpu_json, slice_json
+from tests.unit.loops.live import LiveCluster, MemoryMirror, World
+
+SLICES = resource_slices("v1")
+NODE = "n1"
+
+
+def a_publishing_cluster() -> LiveCluster:
+    cluster = LiveCluster()
+    cluster.mirrors |= {kind.plural: MemoryMirror() for kind in (SLICES, HOLDS)}
+    return cluster
+
+
+def a_publishing_node(count: int = 4, claims_known: Callable[[], bool] = lambda: True, *, holds: bool = False) -> World:
+    """The node n1, whose GPUs a DRA driver publishes."""
+    cluster = a_publishing_cluster()
+    world = World(cluster, claims_known=claims_known, holds=holds, compares=True)
+    world.node(NODE, 0)
+    cluster.put(SLICES, slice_json(NODE, *map(gpu_json, range(count))))
+    return world
+
+
+def allocated(cluster: LiveCluster) -> dict[str, list[str]]:
+    """The claims that each device is allocated to, by the API server's objects alone."""
+    found: dict[str, list[str]] = {}
+    for claim in cluster.all(HOLDS):
+        for each in claim.holds:
+            found.setdefault(each.device, []).append(claim.metadata.key)
+    return found
+
+
+def stranger(cluster: LiveCluster, name: str) -> None:
+    """A pod with a claim of its own on any device."""
+    cluster.put(HOLDS, {"metadata": {"name": name}, "spec": {}, "status": {}}, "strangers")
+    spec = {"resourceClaims": [{"name": "device", "resourceClaimName": name}]}
+    cluster.put(PODS, {"metadata": {"name": name}, "spec": spec}, "strangers")
+
+
+def end_stranger(cluster: LiveCluster, name: str) -> None:
+    """Its pod is over: kube-controller-manager deallocates the claim."""
+    cluster.remove(PODS, name, "strangers")
+
+
+class Schedulers:
+    """kube-scheduler's allocations for pods with claims, one after the other, and what their ends leave.
+
+    kube-scheduler alone allocates, and knows what it allocated: looking and writing are one step here.
+    """
+
+    def __init__(self, cluster: LiveCluster, dice: random.Random | None = None, count: int = 4) -> None:
+        self._cluster = cluster
+        self._dice = dice or random.Random(0)
+        self._count = count
+
+    async def run(self) -> None:
+        """Works until cancelled, in pauses of a few milliseconds."""
+        while True:
+            await asyncio.sleep(self._dice.uniform(0.001, 0.05))
+            self.step()
+
+    def step(self) -> None:
+        pods = [each for each in self._cluster.objects.get(PODS.plural, {}).values() if self._claim(each)]
+        self._dice.shuffle(pods)
+        for pod in pods:
+            if not pod["spec"].get("nodeName"):
+                self._allocate(pod)
+        for claim in self._cluster.all(HOLDS):
+            self._deallocate(claim)
+
+    @staticmethod
+    def _claim(pod: dict[str, Any]) -> str:
+        claims = pod.get("spec", {}).get("resourceClaims") or [{}]
+        return str(claims[0].get("resourceClaimName", ""))
+
+    def _allocate(self, pod: dict[str, Any]) -> None:
+        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        raw = self._cluster.objects[HOLDS.plural].get(f"{namespace}/{self._claim(pod)}")
+        if raw is None or raw["metadata"].get("deletionTimestamp"):
+            return
+        entry = {"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]}
+        status = {"reservedFor": [*raw.get("status", {}).get("reservedFor", []), entry]}
+        if not raw.get("status", {}).get("allocation"):
+            free = [f"gpu-{number}" for number in range(self._count) if self._fits(raw, number)]
+            free = [device for device in free if device not in allocated(self._cluster)]
+            if not free:
+                return
+            result = {"request": "device", "driver": DRIVER, "pool": NODE, "device": self._dice.choice(free)}
+            status["allocation"] = {"devices": {"results": [result]}}
+        self._cluster.edit(HOLDS, raw["metadata"]["name"], {"status": status}, namespace)
+        self._cluster.edit(PODS, name, {"spec": {"nodeName": NODE}}, namespace)
+
+    @staticmethod
+    def _fits(claim: dict[str, Any], number: int) -> bool:
+        named = re.findall(r'uuid == "([^"]+)"', str(claim["spec"]))
+        return not named or named == [card(number)]
+
+    def _deallocate(self, claim: ResourceClaim) -> None:
+        """kube-controller-manager takes pods that are gone out, and then the allocation if nobody is left."""
+        entries, meta = claim.status.reserved_for, claim.metadata
+        pods = self._cluster.objects.get(PODS.plural, {})
+        left = [e for e in entries if e.resource != "pods" or f"{meta.namespace}/{e.name}" in pods]
+        if len(left) == len(entries):
+            return
+        kept = [{"apiGroup": e.api_group, "resource": e.resource, "name": e.name, "uid": e.uid} for e in left]
+        status: dict[str, Any] = {"reservedFor": kept}
+        if not kept:
+            status["allocation"] = None
+        self._cluster.edit(HOLDS, meta.name, {"status": status}, meta.namespace)
+
+
+def used_devices(cluster: LiveCluster) -> dict[str, list[str]]:
+    """By device, the live pods with a node that received it, as their annotations say."""
+    found: dict[str, list[str]] = {}
+    for pod in cluster.all(PODS):
+        if pod.lives and pod.metadata.namespace == "ns":
+            written = " ".join(pod.metadata.annotations.values())
+            for number in sorted(set(re.findall(r"GPU-0000000(\d)-aaaa", written))):
+                found.setdefault(f"gpu-{number}", []).append(pod.metadata.name)
+    return found
+
+
+def doubly_used(cluster: LiveCluster) -> list[str]:
+    """Devices that a pod of ours uses and that aren't held for us, or that two claims have."""
+    claims = allocated(cluster)
+    mine = f"{contract.NAMESPACE}/"
+    wrong = [device for device, by in claims.items() if len(by) > 1]
+    return wrong + [
+        device for device in used_devices(cluster) if not any(name.startswith(mine) for name in claims.get(device, []))
+    ]

@@ -1,0 +1,314 @@
+"""Devices of groups and shares on a node whose driver is DRA's: kube-scheduler gives them to nobody else."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from deviceshare.domain import contract
+from deviceshare.loops.kinds import GROUPS, HOLDS, PODS
+from deviceshare.loops.ports import ApiError, Kind, Unavailable
+from deviceshare.loops.protocol.bind import Refused
+from tests.unit.domain.dra_objects import card
+from tests.unit.loops.dra_world import (
+    NODE,
+    SLICES,
+    Schedulers,
+    a_publishing_cluster,
+    a_publishing_node,
+    allocated,
+    doubly_used,
+    end_stranger,
+    stranger,
+    used_devices,
+)
+from tests.unit.loops.live import World, soon
+from tests.unit.loops.virtual_time import in_virtual_time, run
+
+
+@asynccontextmanager
+async def schedulers(world: World, dice: random.Random | None = None) -> AsyncIterator[None]:
+    task = asyncio.create_task(Schedulers(world.cluster, dice).run(), name="schedulers")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled(), task.exception()
+
+
+@asynccontextmanager
+async def holding_world() -> AsyncIterator[World]:
+    world = a_publishing_node(holds=True)
+    async with world.leading(), schedulers(world):
+        await soon(lambda: world.open(NODE))
+        yield world
+
+
+def pods_of_holds(world: World) -> list[str]:
+    return [each.metadata.name for each in world.cluster.all(PODS) if each.metadata.namespace == contract.NAMESPACE]
+
+
+@in_virtual_time
+async def test_a_pod_is_bound_once_its_devices_are_held() -> None:
+    """By kube-scheduler, in the same bind; what held them goes, and strangers get the rest."""
+    async with holding_world() as world:
+        world.group("team", 2)
+        world.pod("a", "team")
+        await world.bind("a", NODE)
+        mine = {device: by for device, by in allocated(world.cluster).items()}
+        assert len(mine) == 2 and mine.keys() == used_devices(world.cluster).keys()
+        await soon(lambda: pods_of_holds(world) == [])
+        for name in ("s1", "s2", "s3"):
+            stranger(world.cluster, name)
+        await asyncio.sleep(1)
+        assert sum("strangers/" in by for each in allocated(world.cluster).values() for by in each) == 2
+        assert doubly_used(world.cluster) == []
+        assert world.condition("team", "Healthy") == ("True", "AsClaimed")
+
+
+@in_virtual_time
+async def test_what_a_group_leaves_strangers_get() -> None:
+    """The hold is cleared once the claim is gone, and nothing of it stays."""
+    async with holding_world() as world:
+        world.group("team", 4)
+        world.pod("a", "team")
+        await world.bind("a", NODE)
+        stranger(world.cluster, "s1")
+        await asyncio.sleep(1)
+        assert len(allocated(world.cluster)) == 4
+        world.end("a")
+        world.cluster.remove(GROUPS, "team")
+        await soon(lambda: list(allocated(world.cluster).values()) == [["strangers/s1"]], 60)
+        await soon(lambda: [each.metadata.name for each in world.cluster.all(HOLDS)] == ["s1"])
+        assert pods_of_holds(world) == []
+
+
+@in_virtual_time
+async def test_a_share_holds_its_device_and_the_next_one_needs_nothing_new() -> None:
+    """One hold for each device, whoever has parts of it, until the last of them ends."""
+    async with holding_world() as world:
+        for name in ("p", "q"):
+            world.share(name, 40)
+            await world.bind(name, NODE)
+        assert len(allocated(world.cluster)) == 1
+        world.end("p")
+        await soon(lambda: list(world.holders(NODE)) == ["ns/q"], 60)
+        await asyncio.sleep(10)
+        assert len(allocated(world.cluster)) == 1 and doubly_used(world.cluster) == []
+        world.end("q")
+        await soon(lambda: world.cluster.all(HOLDS) == [], 60)
+
+
+@in_virtual_time
+async def test_a_group_whose_devices_strangers_got_first_leaves_the_node() -> None:
+    """kube-scheduler allocated them at the same moment: the pod isn't bound, and the group chooses others."""
+    world = a_publishing_node(holds=True)
+    async with world.leading():
+        await soon(lambda: world.open(NODE))
+        world.group("team", 2)
+        world.pod("a", "team")
+        with pytest.raises(Refused, match="has not allocated"):
+            await world.bind("a", NODE)
+        assert world.read_group("team").node == NODE
+        first = set(world.holders(NODE)["team"].split(","))
+        taken = sorted(first)[0]
+        status = {"allocation": {"devices": {"results": [result(f"gpu-{taken}")]}}}
+        world.cluster.put(HOLDS, {"metadata": {"name": "s"}, "status": status}, "strangers")
+        await soon(lambda: world.read_group("team").node == "", 10)
+        assert "kube-scheduler gave nvidia.com/gpu" in world.message("team") and "strangers/s" in world.message("team")
+        assert "DevicesGivenAway" not in world.recorder.reasons(NODE)
+        async with schedulers(world):
+            await soon(lambda: "team" not in world.holders(NODE), 30)
+            await world.bind("a", NODE)
+            assert taken not in world.holders(NODE)["team"].split(",")
+            assert doubly_used(world.cluster) == []
+
+
+def result(device: str) -> dict[str, str]:
+    return {"request": "r", "driver": "gpu.nvidia.com", "pool": NODE, "device": device}
+
+
+@in_virtual_time
+async def test_a_waiting_pod_says_that_kube_scheduler_has_not_allocated_its_devices() -> None:
+    """In filter, in the group's status and where people look; it is woken when they are held."""
+    world = a_publishing_node(holds=True)
+    async with world.leading():
+        await soon(lambda: world.open(NODE))
+        world.group("team", 1)
+        world.pod("a", "team")
+        with pytest.raises(Refused):
+            await world.bind("a", NODE)
+        world.refuse("a")
+        request = world.read_group("team").request
+        await soon(lambda: world.fleet.filter(request, [NODE]).fits == [])
+        (reason,) = world.fleet.filter(request, [NODE]).refused
+        assert "has not allocated nvidia.com/gpu" in str(reason) and contract.HOLD in str(reason)
+        touched = len(world.cluster.writes("pods"))
+        async with schedulers(world):
+            await soon(lambda: len(world.cluster.writes("pods")) > touched, 10)
+            await world.bind("a", NODE)
+            assert doubly_used(world.cluster) == []
+
+
+@in_virtual_time
+async def test_without_a_dra_driver_nothing_is_asked() -> None:
+    """No claim, no list, though holds are on."""
+    cluster = a_publishing_cluster()
+    world = World(cluster, holds=True)
+    world.node(NODE)
+    async with world.leading():
+        await soon(lambda: world.open(NODE))
+        world.group("team", 2)
+        world.pod("a", "team")
+        await world.bind("a", NODE)
+        await asyncio.sleep(5)
+    assert not [each for each in cluster.requests if each[1] == HOLDS.plural]
+
+
+@in_virtual_time
+async def test_groups_from_before_holds_get_them() -> None:
+    """Their pods run on; the next one joins once their devices are held."""
+    world = a_publishing_node()
+    async with world.leading():
+        await soon(lambda: world.open(NODE))
+        world.group("team", 2)
+        world.pod("a", "team")
+        await world.bind("a", NODE)
+        assert allocated(world.cluster) == {}
+    heir = world.successor(a_publishing_cluster())
+    object.__setattr__(heir.context, "holds", True)
+    heir = rebuilt(heir)
+    async with heir.leading(), schedulers(heir):
+        await soon(lambda: len(allocated(heir.cluster)) == 2, 10)
+        heir.pod("b", "team")
+        await heir.bind("b", NODE)
+        assert doubly_used(heir.cluster) == []
+
+
+def rebuilt(world: World) -> World:
+    """With a controller that reads its context again."""
+    world.controller = type(world.controller)(world.context)
+    return world
+
+
+@in_virtual_time
+async def test_a_hold_that_somebody_deletes_stays() -> None:
+    """`edit` may delete claims; the finalizer keeps an allocated one."""
+    async with holding_world() as world:
+        world.group("team", 1)
+        world.pod("a", "team")
+        await world.bind("a", NODE)
+        (claim,) = world.cluster.all(HOLDS)
+        await world.cluster.delete(HOLDS, claim.metadata.name, contract.NAMESPACE)
+        stranger(world.cluster, "s")
+        await asyncio.sleep(10)
+        assert doubly_used(world.cluster) == []
+        world.pod("b", "team")
+        await world.bind("b", NODE)
+        assert used_devices(world.cluster)[f"gpu-{world.holders(NODE)['team']}"] == ["a", "b"]
+        world.end("a"), world.end("b")
+        world.cluster.remove(GROUPS, "team")
+        await soon(lambda: [each.metadata.name for each in world.cluster.all(HOLDS)] == ["s"], 60)
+
+
+@in_virtual_time
+async def test_a_name_that_is_another_device_by_now_holds_that_one() -> None:
+    """The driver counts anew after a card was replaced: the old hold is of nobody's device."""
+    async with holding_world() as world:
+        world.group("team", 1)
+        world.pod("a", "team")
+        await world.bind("a", NODE)
+        await soon(lambda: world.ledger(NODE).status.published.held == [card(0)])
+        devices = world.cluster.objects["resourceslices"]["n1-gpu.nvidia.com"]["spec"]["devices"]
+        swapped = [dict(each) for each in devices]
+        swapped[0]["name"], swapped[1]["name"] = "gpu-1", "gpu-0"
+        world.cluster.edit(SLICES, "n1-gpu.nvidia.com", {"spec": {"devices": swapped}})
+        await soon(lambda: world.ledger(NODE).status.published.held == [])
+
+
+async def interleaved(seed: int) -> int:
+    """Leaders that stop anywhere, binds, strangers and ends, in any order: no device has two owners at any time."""
+    dice = random.Random(seed)
+    world = a_publishing_node(holds=True)
+    cluster = world.cluster
+    strangers, made = 0, 0
+
+    def crash(verb: str, plural: str, name: str) -> ApiError | None:
+        return Unavailable("lost") if dice.random() < 0.05 else None
+
+    cluster.fail = crash
+    cluster.lose = lambda: dice.random() < 0.05
+    wrong: list[str] = []
+    edit = cluster.edit
+
+    def watched(kind: Kind[Any], name: str, patch: Mapping[str, Any], namespace: str = "") -> None:
+        edit(kind, name, patch, namespace)
+        if kind in (PODS, HOLDS):
+            wrong.extend(doubly_used(cluster))
+
+    cluster.edit = watched  # type: ignore[method-assign]
+    binding: set[asyncio.Task[None]] = set()
+    async with schedulers(world, dice):
+        for _ in range(dice.randint(2, 4)):
+            async with world.leading():
+                for _ in range(dice.randint(3, 12)):
+                    await asyncio.sleep(dice.choice([0.0, 0.02, 0.3, 1.5]))
+                    act = dice.randrange(6)
+                    if act == 0 and strangers < 6:
+                        stranger(cluster, f"s{(strangers := strangers + 1)}")
+                    elif act == 1 and strangers:
+                        end_stranger(cluster, f"s{dice.randint(1, strangers)}")
+                    elif act in (2, 3):
+                        name = f"p{(made := made + 1)}"
+                        if dice.random() < 0.5:
+                            world.share(name, dice.choice([40, 100]))
+                        else:
+                            world.group(name, dice.randint(1, 2)), world.pod(name, name)
+                        binding.add(asyncio.create_task(bound(world, name), name=f"bind {name}"))
+                    elif made:
+                        name = f"p{dice.randint(1, made)}"
+                        if f"ns/{name}" in cluster.objects[PODS.plural]:
+                            world.end(name)
+                            cluster.remove(GROUPS, name) if dice.random() < 0.7 else None
+            if dice.random() < 0.5:
+                await asyncio.sleep(dice.uniform(0, 2))
+            world = follower(world)
+        if binding:
+            await asyncio.wait(binding)
+        cluster.fail, cluster.lose = lambda *_: None, lambda: False
+        for pod in list(cluster.objects[PODS.plural].values()):
+            if pod["metadata"]["namespace"] == "ns":
+                world.end(pod["metadata"]["name"])
+        for name in list(cluster.objects.get(GROUPS.plural, {})):
+            cluster.remove(GROUPS, name)
+        async with world.leading():
+            await soon(lambda: all("strangers" in each.metadata.namespace for each in cluster.all(HOLDS)), 200)
+        assert pods_of_holds(world) == []
+    assert wrong == []
+    return made
+
+
+async def bound(world: World, name: str) -> None:
+    """kube-scheduler's attempts."""
+    for _ in range(3):
+        with suppress(Refused, ApiError):
+            await world.bind(name, NODE)
+            return
+        await asyncio.sleep(1)
+
+
+def follower(world: World) -> World:
+    """Another process, over the same mirrors: what the one before had in flight may still take effect."""
+    heir = World(world.cluster, holds=True, compares=True)
+    heir.recorder = world.recorder
+    return heir
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_device_has_two_owners(seed: int) -> None:
+    """Whoever stops where, and whatever strangers ask for."""
+    run(interleaved(seed))
