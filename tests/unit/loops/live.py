@@ -117,6 +117,8 @@ class LiveCluster(ModelCluster):
         self.bindings: list[Mapping[str, Any]] = []
         """What the Bindings among them said."""
         self.fail: Callable[[str, str, str], ApiError | None] = lambda verb, plural, name: None
+        self.latency: Callable[[], float] = lambda: REQUEST_SECONDS
+        self.lag = LAG_SECONDS
         self.lose: Callable[[], bool] = lambda: False
         """Whether an answer is lost, after its request took effect."""
 
@@ -179,7 +181,7 @@ class LiveCluster(ModelCluster):
     async def _request(self, verb: str, kind: Kind[Any], name: str, work: Coroutine[Any, Any, T]) -> T:
         self.requests.append((verb, kind.plural, name))
         try:
-            await asyncio.sleep(REQUEST_SECONDS)
+            await asyncio.sleep(self.latency())
             error = self.fail(verb, kind.plural, name)
             if error:
                 raise error
@@ -196,7 +198,7 @@ class LiveCluster(ModelCluster):
     def _tell(self, kind: Kind[Any], name: str, namespace: str) -> None:
         mirror, key = self.mirrors.get(kind.plural), self._key(name, namespace)
         if mirror is not None:
-            asyncio.get_running_loop().call_later(LAG_SECONDS, mirror.hear, key, self.read(kind, name, namespace))
+            asyncio.get_running_loop().call_later(self.lag, mirror.hear, key, self.read(kind, name, namespace))
 
 
 class World:

@@ -25,13 +25,13 @@ from tests.unit.loops.dra_world import (
     stranger,
     used_devices,
 )
-from tests.unit.loops.live import World, soon
+from tests.unit.loops.live import LiveCluster, World, soon
 from tests.unit.loops.virtual_time import in_virtual_time, run
 
 
 @asynccontextmanager
-async def schedulers(world: World, dice: random.Random | None = None) -> AsyncIterator[None]:
-    task = asyncio.create_task(Schedulers(world.cluster, dice).run(), name="schedulers")
+async def schedulers(world: World, dice: random.Random | None = None, count: int = 4) -> AsyncIterator[None]:
+    task = asyncio.create_task(Schedulers(world.cluster, dice, count).run(), name="schedulers")
     try:
         yield
     finally:
@@ -231,17 +231,14 @@ async def test_a_name_that_is_another_device_by_now_holds_that_one() -> None:
 
 
 async def interleaved(seed: int) -> int:
-    """Leaders that stop anywhere, binds, strangers and ends, in any order: no device has two owners at any time."""
+    """Leaders that stop anywhere, binds, strangers and ends, in any order: no device has two owners at any time.
+
+    Returns how many pods were bound.
+    """
     dice = random.Random(seed)
-    world = a_publishing_node(holds=True)
+    world = a_publishing_node(2, holds=True)
     cluster = world.cluster
-    strangers, made = 0, 0
-
-    def crash(verb: str, plural: str, name: str) -> ApiError | None:
-        return Unavailable("lost") if dice.random() < 0.05 else None
-
-    cluster.fail = crash
-    cluster.lose = lambda: dice.random() < 0.05
+    slow = dice.choice([0.002, 0.05, 0.5])
     wrong: list[str] = []
     edit = cluster.edit
 
@@ -251,45 +248,54 @@ async def interleaved(seed: int) -> int:
             wrong.extend(doubly_used(cluster))
 
     cluster.edit = watched  # type: ignore[method-assign]
-    binding: set[asyncio.Task[None]] = set()
-    async with schedulers(world, dice):
-        for _ in range(dice.randint(2, 4)):
+    made = 0
+    async with schedulers(world, dice, 2):
+        async with world.leading():
+            await soon(lambda: world.open(NODE))
+        cluster.lag = dice.choice([0.005, 0.1, 0.4])
+        cluster.latency = lambda: dice.random() ** 4 * slow
+        cluster.fail = lambda *_: Unavailable("lost") if dice.random() < 0.02 else None
+        cluster.lose = lambda: dice.random() < 0.02
+        world = follower(world)
+        for _ in range(dice.randint(1, 3)):
             async with world.leading():
-                for _ in range(dice.randint(3, 12)):
-                    await asyncio.sleep(dice.choice([0.0, 0.02, 0.3, 1.5]))
-                    act = dice.randrange(6)
-                    if act == 0 and strangers < 6:
-                        stranger(cluster, f"s{(strangers := strangers + 1)}")
-                    elif act == 1 and strangers:
-                        end_stranger(cluster, f"s{dice.randint(1, strangers)}")
-                    elif act in (2, 3):
-                        name = f"p{(made := made + 1)}"
-                        if dice.random() < 0.5:
-                            world.share(name, dice.choice([40, 100]))
-                        else:
-                            world.group(name, dice.randint(1, 2)), world.pod(name, name)
-                        binding.add(asyncio.create_task(bound(world, name), name=f"bind {name}"))
-                    elif made:
-                        name = f"p{dice.randint(1, made)}"
-                        if f"ns/{name}" in cluster.objects[PODS.plural]:
-                            world.end(name)
-                            cluster.remove(GROUPS, name) if dice.random() < 0.7 else None
-            if dice.random() < 0.5:
-                await asyncio.sleep(dice.uniform(0, 2))
+                users = [asyncio.create_task(uses(world, dice, f"u{made}{each}"), name="user") for each in range(3)]
+                users.append(asyncio.create_task(strangers(cluster, dice, made), name="strangers"))
+                made += 1
+                await asyncio.sleep(dice.uniform(1, 15))
             world = follower(world)
-        if binding:
-            await asyncio.wait(binding)
+            await asyncio.wait(users)
         cluster.fail, cluster.lose = lambda *_: None, lambda: False
-        for pod in list(cluster.objects[PODS.plural].values()):
-            if pod["metadata"]["namespace"] == "ns":
-                world.end(pod["metadata"]["name"])
-        for name in list(cluster.objects.get(GROUPS.plural, {})):
-            cluster.remove(GROUPS, name)
         async with world.leading():
             await soon(lambda: all("strangers" in each.metadata.namespace for each in cluster.all(HOLDS)), 200)
         assert pods_of_holds(world) == []
     assert wrong == []
-    return made
+    return sum(each[0] == "bind" for each in cluster.requests)
+
+
+async def uses(world: World, dice: random.Random, user: str) -> None:
+    """Somebody's pods, one after the other, each for a moment."""
+    for number in range(3):
+        name = f"{user}-{number}"
+        if dice.random() < 0.7:
+            world.share(name, dice.choice([40, 100]))
+        else:
+            world.group(name, dice.randint(1, 2)), world.pod(name, name)
+        await bound(world, name)
+        await asyncio.sleep(dice.choice([0, 0.1, 1]))
+        world.end(name)
+        world.cluster.remove(GROUPS, name)
+        await asyncio.sleep(dice.choice([0, 0.02, 0.1, 0.5, 2]))
+
+
+async def strangers(cluster: LiveCluster, dice: random.Random, number: int) -> None:
+    """Who gets each device as soon as DRA thinks that it is free, for a moment."""
+    for each in range(8):
+        name = f"s{number}-{each}"
+        stranger(cluster, name)
+        await asyncio.sleep(dice.choice([0.1, 0.5, 2]))
+        end_stranger(cluster, name)
+        await asyncio.sleep(dice.choice([0, 0.1]))
 
 
 async def bound(world: World, name: str) -> None:
