@@ -47,6 +47,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     placement: str = EXTENDER
     """Who chooses pods' nodes: `extender`, or `gates` (Kubernetes 1.27 and later), where no scheduler of ours runs."""
     scaling_pods: bool = False
+    dra_holds: bool = False
     """Whether autoscalers are shown pods for those that wait."""
     agents: bool = False
     """Whether each simulated node has an agent, over scripted GPUs; pods' annotations say what they do with them."""

@@ -47,12 +47,13 @@ def needed(
     gates: bool = False,
     preempts: bool = True,
     scales: bool = False,
+    holds: bool = False,
 ) -> list[Attributes]:
     """The rights that deviceshare in this namespace needs: the rules of the chart's templates/rbac/.
 
     `dra`: where the API server serves dynamic resource allocation. `gates`: where the leader places pods itself
     (decision 16). `preempts`: where pods make room for others of higher priority. `scales`: where autoscalers are shown
-    pods for those that wait.
+    pods for those that wait. `holds`: where ResourceClaims of deviceshare's own keep DRA from devices.
     """
     rights = [
         *_each(_OURS, ["shareddevicegroups", "nodedevices", "devicequotas"], ["list", "watch"]),
@@ -74,6 +75,12 @@ def needed(
         rights += _each("", ["pods/eviction"] if preempts else [], ["create"])
         rights += _each("", ["resourcequotas"], ["list"])
         rights += _each("", ["pods"] if scales else [], ["create"], namespace=namespace)
+        rights += _each(
+            DRA_GROUP, ["resourceclaims"] if holds else [], ["create", "patch", "delete"], namespace=namespace
+        )
+        statuses = ["resourceclaims/status"] if holds else []
+        rights += _each(DRA_GROUP, statuses, ["patch"], namespace=namespace)
+        rights += _each("", ["pods"] if holds else [], ["create", "delete"], namespace=namespace)
         rights += _each("batch", ["jobs"], ["get"])
         rights += _each(DRA_GROUP, ["resourceslices", "resourceclaims"] if dra else [], ["list", "watch"])
         lease = {"namespace": namespace, "name": contract.NAME}
@@ -86,6 +93,7 @@ def needed(
         rights += _each(_OURS, ["shareddevicegroups/status"], ["patch"])
         rights += _each("", ["pods/binding"], ["create"])
         rights += _each("", ["pods"], ["get"])
+        rights += _each(DRA_GROUP, ["resourceclaims"] if holds else [], ["list"], namespace=namespace)
     if "webhook" in roles and own_ca:
         rights += _each(_ADMISSION, _CONFIGURATIONS, ["get", "patch"], name=contract.NAME)
         secret = {"namespace": namespace, "name": f"{contract.NAME}-ca"}
@@ -118,6 +126,7 @@ async def examine_own(api: "Api", ours: Installation) -> Verdict:
         dra = False  # other checks report that the API server doesn't answer
     preempts, scales = ours.flag("preemption") != "off", ours.flag("scaling-pods") == "on"
     where = {"dra": dra, "gates": ours.by_gates, "preempts": preempts, "scales": scales}
+    where["holds"] = ours.flag("dra-holds") == "on"
     rights = needed(ours.namespace, roles, own_ca=own_ca, **where)
     return f"{ours.user} may do all that it needs to", judge_own(ours.user, await _denied(api, rights, ours.user))
 

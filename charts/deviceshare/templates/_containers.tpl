@@ -66,6 +66,7 @@ ipFamilies: {{ toJson . }}
     - --uninjected-pods={{ .Values.uninjectedPods }}
     - --keep-nodes={{ ternary "on" "off" .Values.autoscaling.keepNodes }}
     - --scaling-pods={{ ternary "on" "off" .Values.autoscaling.scalingPods }}
+    - --dra-holds={{ ternary "on" "off" (eq (include "deviceshare.holds" .) "yes") }}
     - --preemption={{ ternary "on" "off" .Values.preemption }}
     {{- with .Values.webhooks.namespaceSelector }}
     - {{ printf "--namespace-selector=%s" (toJson .) | quote }}

@@ -35,6 +35,16 @@ yes
 {{- end -}}
 {{- end }}
 
+{{/* Not empty where ResourceClaims of deviceshare's own hold devices. */}}
+{{- define "deviceshare.holds" -}}
+{{- if .Values.dra.holds -}}
+{{- if not (include "deviceshare.since" (list . "1.34")) -}}
+{{- fail "dra.holds needs Kubernetes 1.34 or later, which serves resource.k8s.io/v1: unset it" -}}
+{{- end -}}
+yes
+{{- end -}}
+{{- end }}
+
 {{/* Not empty where the pod has a kube-scheduler, which needs the extender. */}}
 {{- define "deviceshare.scheduler" -}}
 {{- if and .Values.scheduler.enabled (has "extender" .Values.roles) (not (include "deviceshare.gates" .)) }}yes{{ end }}

@@ -29,10 +29,10 @@ from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.quantities import spelled
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.placement.device_states import device_states, held_by, unhealthy_among
+from deviceshare.domain.placement.device_states import DeviceState, device_states, held_by, unhealthy_among
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.handover import handover_fault
-from deviceshare.domain.placement.holds import not_held
+from deviceshare.domain.placement.holds import not_held, taken_by_others
 from deviceshare.domain.placement.inventory import Offer, take
 from deviceshare.domain.placement.join_obstacles import claimed_twice, ledger_fault, node_fault, recreating
 from deviceshare.domain.placement.node_choice import barred, is_lost, left_behind, moves, outsiders
@@ -271,16 +271,10 @@ def _of_devices(group: Group, ledger: NodeDevices | None, home: Node | None, pod
         return Reason(ReasonKind.DEVICES_LOST, text, f"repair the node, or {recreate}")
     if fault := handover_fault(ledger, claim):
         return replace(fault, text=f"no further pod can be given its devices on node {node}: {fault.text}")
-    if taken := [f"{state.device} to pod {state.pod}" for state in mine if state.pod]:
-        text = f"the device plugin of node {node} also allocated {listed(taken)}"
-        cure = f"delete that pod or take other devices with {rebind}, and keep its kind away"
-        return Reason(ReasonKind.DEVICES_GIVEN_AWAY, text, f"{cure} (see deviceshare's documentation)")
-    if taken := [f"{state.device} to ResourceClaim {state.resource_claim}" for state in mine if state.resource_claim]:
-        if not any(pod.lives and pod.holder_uid == group.uid for pod in pods) and (waits := not_held(ledger, group.uid)):
-            return waits  # No pod has them yet: the group leaves the node.
-        text = f"DRA also allocated {listed(taken)} on node {node}"
-        cure = f"delete the pods of that claim or take other devices with {rebind}, and keep DRA from these devices"
-        return Reason(ReasonKind.DEVICES_GIVEN_AWAY, text, f"{cure} (see deviceshare's documentation)")
+    used = any(pod.lives and pod.holder_uid == group.uid for pod in pods)
+    if given := _given_away(mine, node, rebind):
+        waits = not_held(ledger, group.uid) if taken_by_others(ledger, group.uid) and not used else None
+        return waits or given  # A group leaves the node where no pod has what others were given.
     if left := selected(state.device for state in mine if state.left):
         text = f"no placeholder pod on node {node} has {described(left)}, so the device plugin may allocate it"
         return Reason(ReasonKind.DEVICES_NOT_RESERVED, f"{text} to another pod", f"take others with {rebind}")
@@ -293,6 +287,20 @@ def _of_devices(group: Group, ledger: NodeDevices | None, home: Node | None, pod
             ReasonKind.PODS_USE_PREVIOUS_DEVICES, f"{text}; these pods use previous ones until recreated: {keys}"
         )
     return Reason(ReasonKind.AS_CLAIMED, text)
+
+
+def _given_away(mine: Iterable[DeviceState], node: str, rebind: str) -> Reason | None:
+    """To whom else the group's devices were allocated."""
+    mine, documented = tuple(mine), "(see deviceshare's documentation)"
+    if taken := [f"{state.device} to pod {state.pod}" for state in mine if state.pod]:
+        text = f"the device plugin of node {node} also allocated {listed(taken)}"
+        cure = f"delete that pod or take other devices with {rebind}, and keep its kind away {documented}"
+        return Reason(ReasonKind.DEVICES_GIVEN_AWAY, text, cure)
+    if taken := [f"{state.device} to ResourceClaim {state.resource_claim}" for state in mine if state.resource_claim]:
+        text = f"DRA also allocated {listed(taken)} on node {node}"
+        cure = f"delete the pods of that claim or take other devices with {rebind}, and keep DRA from these devices"
+        return Reason(ReasonKind.DEVICES_GIVEN_AWAY, text, f"{cure} {documented}")
+    return None
 
 
 class _Offered(NamedTuple):

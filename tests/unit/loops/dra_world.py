@@ -77,6 +77,11 @@ class Schedulers:
                 self._allocate(pod)
         for claim in self._cluster.all(HOLDS):
             self._deallocate(claim)
+        uids = {claim.metadata.uid for claim in self._cluster.all(HOLDS)}
+        for pod in pods:  # Garbage collection.
+            owners = {each["uid"] for each in pod["metadata"].get("ownerReferences", ())}
+            if owners and not owners & uids:
+                self._cluster.remove(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"])
 
     @staticmethod
     def _claim(pod: dict[str, Any]) -> str:
@@ -89,7 +94,7 @@ class Schedulers:
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             return
         entry = {"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]}
-        status = {"reservedFor": [*raw.get("status", {}).get("reservedFor", []), entry]}
+        status: dict[str, Any] = {"reservedFor": [*raw.get("status", {}).get("reservedFor", []), entry]}
         if not raw.get("status", {}).get("allocation"):
             free = [f"gpu-{number}" for number in range(self._count) if self._fits(raw, number)]
             free = [device for device in free if device not in allocated(self._cluster)]

@@ -5,6 +5,7 @@ Requests take a moment, mirrors lag behind by another, and the test may have a r
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -119,6 +120,7 @@ class LiveCluster(ModelCluster):
         self.fail: Callable[[str, str, str], ApiError | None] = lambda verb, plural, name: None
         self.latency: Callable[[], float] = lambda: REQUEST_SECONDS
         self.lag = LAG_SECONDS
+        self._untold: deque[tuple[MemoryMirror, str, Any]] = deque()
         self.lose: Callable[[], bool] = lambda: False
         """Whether an answer is lost, after its request took effect."""
 
@@ -198,7 +200,13 @@ class LiveCluster(ModelCluster):
     def _tell(self, kind: Kind[Any], name: str, namespace: str) -> None:
         mirror, key = self.mirrors.get(kind.plural), self._key(name, namespace)
         if mirror is not None:
-            asyncio.get_running_loop().call_later(self.lag, mirror.hear, key, self.read(kind, name, namespace))
+            # In the order of the writes: timers of one moment have none.
+            self._untold.append((mirror, key, self.read(kind, name, namespace)))
+            asyncio.get_running_loop().call_later(self.lag, self._tell_next)
+
+    def _tell_next(self) -> None:
+        mirror, key, found = self._untold.popleft()
+        mirror.hear(key, found)
 
 
 class World:
