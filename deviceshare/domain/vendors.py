@@ -249,7 +249,11 @@ def is_cdi_annotation(key: str) -> bool:
 
 def any_cdi_annotation(keys: Iterable[str]) -> bool:
     """Whether `is_cdi_annotation` holds of any of them; asked of every pod of a group at each look."""
-    return not _cdi_domains(VENDORS).isdisjoint([key.partition("/")[0] for key in keys])
+    domains = _cdi_domains(VENDORS)
+    for key in keys:  # noqa: SIM110 a generator would be a call for each pod
+        if key.partition("/")[0] in domains:
+            return True
+    return False
 
 
 @lru_cache(maxsize=2)

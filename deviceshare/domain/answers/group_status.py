@@ -271,10 +271,10 @@ def _of_devices(group: Group, ledger: NodeDevices | None, home: Node | None, pod
         return Reason(ReasonKind.DEVICES_LOST, text, f"repair the node, or {recreate}")
     if fault := handover_fault(ledger, claim):
         return replace(fault, text=f"no further pod can be given its devices on node {node}: {fault.text}")
-    used = any(pod.lives and pod.holder_uid == group.uid for pod in pods)
-    if given := _given_away(mine, node, rebind):
+    if given_away := [state for state in mine if state.pod or state.resource_claim]:
+        used = any(pod.lives and pod.holder_uid == group.uid for pod in pods)
         waits = not_held(ledger, group.uid) if taken_by_others(ledger, group.uid) and not used else None
-        return waits or given  # A group leaves the node where no pod has what others were given.
+        return waits or _given_away(given_away, node, rebind)  # The group leaves then.
     if left := selected(state.device for state in mine if state.left):
         text = f"no placeholder pod on node {node} has {described(left)}, so the device plugin may allocate it"
         return Reason(ReasonKind.DEVICES_NOT_RESERVED, f"{text} to another pod", f"take others with {rebind}")
@@ -289,18 +289,17 @@ def _of_devices(group: Group, ledger: NodeDevices | None, home: Node | None, pod
     return Reason(ReasonKind.AS_CLAIMED, text)
 
 
-def _given_away(mine: Iterable[DeviceState], node: str, rebind: str) -> Reason | None:
+def _given_away(mine: Collection[DeviceState], node: str, rebind: str) -> Reason:
     """To whom else the group's devices were allocated."""
-    mine, documented = tuple(mine), "(see deviceshare's documentation)"
+    documented = "(see deviceshare's documentation)"
     if taken := [f"{state.device} to pod {state.pod}" for state in mine if state.pod]:
         text = f"the device plugin of node {node} also allocated {listed(taken)}"
         cure = f"delete that pod or take other devices with {rebind}, and keep its kind away {documented}"
         return Reason(ReasonKind.DEVICES_GIVEN_AWAY, text, cure)
-    if taken := [f"{state.device} to ResourceClaim {state.resource_claim}" for state in mine if state.resource_claim]:
-        text = f"DRA also allocated {listed(taken)} on node {node}"
-        cure = f"delete the pods of that claim or take other devices with {rebind}, and keep DRA from these devices"
-        return Reason(ReasonKind.DEVICES_GIVEN_AWAY, text, f"{cure} {documented}")
-    return None
+    claimed = listed([f"{state.device} to ResourceClaim {state.resource_claim}" for state in mine])
+    cure = f"delete the pods of that claim or take other devices with {rebind}, and keep DRA from these devices"
+    text = f"DRA also allocated {claimed} on node {node}"
+    return Reason(ReasonKind.DEVICES_GIVEN_AWAY, text, f"{cure} {documented}")
 
 
 class _Offered(NamedTuple):

@@ -284,7 +284,8 @@ def doubted(states: Iterable[DeviceState]) -> dict[str, Withheld]:
 
 def twice_among(states: Iterable[DeviceState], uid: str) -> list[DeviceState]:
     """The devices about which the claim of this UID and others contradict each other."""
-    return [state for state in states if any(holder.uid == uid for holder in state.claimed_twice)]
+    found = [state for state in states if state.claimed_twice]
+    return [state for state in found if any(holder.uid == uid for holder in state.claimed_twice)]
 
 
 def unhealthy_among(states: Iterable[DeviceState]) -> str:

@@ -402,7 +402,7 @@ class Fleet:
             obstacle
             or self.opacity(request, home)
             or join_obstacles.joining_obstacle(self._ledgers[home], self.states(home), request.holder)
-            or not_held(self._ledgers[home], request.holder.uid)
+            or (not_held(ledger, request.holder.uid) if ledger and ledger.status.published.held is not None else None)
         )
 
     def share_obstacle(self, request: Request, home: str) -> Reason | None:

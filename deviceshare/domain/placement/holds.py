@@ -117,11 +117,6 @@ def _missing(ledger: NodeDevices, uid: str) -> list[Device]:
     return [device for device in _served(ledger, uid) if device.uuid not in (ledger.status.published.held or ())]
 
 
-def needs_holds(ledger: NodeDevices) -> bool:
-    """Whether devices of the node are to be held."""
-    return ledger.status.published.held is not None
-
-
 def not_held(ledger: NodeDevices, *uids: str) -> Reason | None:
     """Why no pod joins by the claims of these holders yet, by the ledger; None also where they have none here."""
     return _not_yet(ledger, [device for uid in uids for device in _missing(ledger, uid)])

@@ -31,7 +31,7 @@ from deviceshare.domain.objects.shares import Holder, Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Assumption, Fleet
 from deviceshare.domain.placement.handover import annotations_of, share_annotations
-from deviceshare.domain.placement.holds import label_of, needs_holds, not_held, unheld
+from deviceshare.domain.placement.holds import label_of, not_held, unheld
 from deviceshare.domain.placement.join_obstacles import elsewhere, left_out, missing, pod_obstacle, request_of
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import HOLDS, PODS
@@ -189,7 +189,8 @@ class Binder:
         elif ledger is None:
             # 2. Another pod joins.
             ledger = await self._fresh_ledger(node)
-        ledger = await self._await_holds(ledger, request, node)
+        if ledger.status.published.held is not None:
+            ledger = await self._await_holds(ledger, request, node)
         # 5. The Binding, with the devices that L says, unless this process was held up: where versions aren't compared,
         # the claim may have been collected meanwhile.
         devices = _annotations(pod, request, ledger, group.status.claim_token if group else "")
@@ -205,16 +206,15 @@ class Binder:
         The holds are read after L: the leader looks into L before it clears one.
         """
         uids, until = (request.holder.uid, request.taker.uid), self._clock() + HOLD_SECONDS
-        while needs_holds(ledger):
+        while True:
             mirrored = self._ledgers.get(node) or ledger
             if not (reason := not_held(mirrored, *uids)):
                 ledger = await (self._claim_share(request, node) if request.share else self._fresh_ledger(node))
                 if not (reason := unheld(ledger, await self._fresh_holds(node), *uids)):
-                    break
+                    return ledger
             if self._clock() >= until:
                 raise Refused(reason)
             await asyncio.sleep(HOLD_LOOK_SECONDS)
-        return ledger
 
     async def _list_holds(self, node: str) -> list[ResourceClaim]:
         label = f"{contract.HOLD}={label_of(node)}"

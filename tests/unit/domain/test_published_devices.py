@@ -180,4 +180,4 @@ def test_a_device_of_which_a_pod_has_a_share_stays_known(former: bool) -> None:
 
 def test_a_publication_is_stored_with_every_field() -> None:
     """A merge patch would keep what isn't named."""
-    assert set(NOTHING_PUBLISHED.as_json()) == {"driver", "devices", "claims", "withheld"}
+    assert set(NOTHING_PUBLISHED.as_json()) == {"driver", "devices", "claims", "withheld", "held"}

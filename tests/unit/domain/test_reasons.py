@@ -15,7 +15,7 @@ from deviceshare.domain.answers.verdicts import verdicts
 from deviceshare.domain.answers.waiting import WaitingReasons, unusable
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.hardware import Allocation, Hardware, Part, Withheld
+from deviceshare.domain.objects.hardware import Allocation, Hardware, Part, Publication, Withheld
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import OUT_OF_SERVICE, Node, Taint
 from deviceshare.domain.objects.object_decoder import ObjectMeta, decoder_of
@@ -24,6 +24,7 @@ from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.reasons import ReasonKind as Kind
 from deviceshare.domain.objects.shares import Request
 from deviceshare.domain.placement import ledger_budget
+from deviceshare.domain.placement.holds import not_held
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import NOMINATED, counted_only, request_of
 from deviceshare.domain.placement.node_choice import AVOIDED, misfit
@@ -122,6 +123,10 @@ def bound(group: Group, fleet: Fleet = FREE, *pods: Pod) -> Reason:
 
 RECREATE = "delete and recreate the group (kubectl delete sdg team)"
 TAKEN = seen(HELD, allocations=[Allocation("ns/x", "u", GPU, [0])])
+UNHELD = replace(
+    a_ledger(team=gpus(0)),
+    status=replace(a_ledger().status, published=Publication(devices=[Part(GPU, 0, "GPU-0")], held=[])),
+)
 TORN = a_fleet(pods=(a_pod(node="n1"), a_pod("q", node="n2")))
 CLOSED = a_group(allowedNamespaces={"from": "Selector", "names": ["other"]})
 LABELLED = a_group(allowedNamespaces={"from": "Selector", "selector": {"matchLabels": {"team": "a"}}})
@@ -194,6 +199,7 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     (Kind.NOT_HANDED_OVER, healthy(MUTED), "write one"),
     (Kind.NOT_HANDED_OVER, on(NODE, MUTED, LIVES), "write one"),
     (Kind.COUNTED_ONLY, counted_only(a_share(1)._replace(isolated=True), "no agent: run one"), "run one"),
+    (Kind.NOT_HELD, not_held(UNHELD, "uid-of-team"), "kubectl get resourceclaims"),
     (Kind.LEDGER_FULL, ledger_budget.FULL, "share another node"),
 ]
 
