@@ -22,7 +22,8 @@ Json = dict[str, Any]
 _TIMEOUT = 60.0
 _ADMISSION: Final = ("WebhookConfiguration", "AdmissionPolicy", "AdmissionPolicyBinding")
 """How the kinds of webhooks and policies end."""
-_RIGHTS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+_RIGHTS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "DeviceClass")
+"""And what deviceshare refers to besides."""
 # From 1.21 on the API server sets the label. The webhooks leave this namespace out by it.
 _NAMESPACE: Final = {
     "apiVersion": "v1",
