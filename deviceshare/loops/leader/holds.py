@@ -36,7 +36,7 @@ from deviceshare.loops.queue import Queue
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS: Final = 5.0
-"""Between two looks at a hold that isn't allocated, whose pod somebody may have deleted."""
+"""Between two looks at a hold that isn't allocated, whose pod somebody may have deleted, or whose pod remains."""
 AGAIN_SECONDS: Final = 0.2
 """Before a hold is looked at again whose pod is ending, or for which the ledger has a claim after all."""
 
@@ -48,6 +48,8 @@ class Holds:
         self._context = context
         self._dra = dra
         self._releaser = releaser
+        self._done: dict[str, tuple[str, float]] = {}
+        """By hold, what was done last for it, and when."""
         self.queue: Queue[str] = Queue("holds", self._reconcile, workers=8, clock=context.clock)
 
     def change_ledger(self, change: ObjectChange[NodeDevices]) -> None:
@@ -81,12 +83,21 @@ class Holds:
     def _namespace(self) -> str:
         return self._context.holds_namespace
 
+    def _was_lately(self, claim: ResourceClaim, what: str) -> bool:
+        """Whether that was done for the claim a moment ago, of which not every event needs another request."""
+        now = self._context.clock()
+        known, at = self._done.get(claim.metadata.key, ("", 0.0))
+        if known == what and now < at + LOOK_SECONDS:
+            return True
+        self._done[claim.metadata.key] = what, now
+        return False
+
     async def _keep(self, held: HeldDevice, claim: ResourceClaim, ledger: NodeDevices) -> None:
         if not holds.is_allocated(claim):
             if claim.metadata.deletion_timestamp:  # Somebody deleted it; another takes its place.
                 await self._let_go(claim)
-            elif await find(self._context.cluster, PODS, held.name, self._namespace) is None:
-                with suppress(Conflict):
+            elif not self._was_lately(claim, "allocate"):
+                with suppress(Conflict):  # It is there.
                     await self._context.cluster.create(PODS, holds.hold_pod(held, claim), self._namespace)
             self.queue.add(held.node, LOOK_SECONDS)
         elif not holds.is_kept(claim):
@@ -94,10 +105,11 @@ class Holds:
             log.info("Held device", node=held.node, device=held.uuid)
         elif holds.is_given_up(claim):
             await self._write(claim, holds.giving_up(claim, None))
-        elif holds.has_pod(claim):
+        elif holds.has_pod(claim) and not self._was_lately(claim, "end"):
             await self._delete_pod(held)
 
     async def _give_up(self, held: HeldDevice, claim: ResourceClaim) -> None:
+        self._done.pop(claim.metadata.key, None)
         if not holds.is_allocated(claim):
             if await self._delete_pod(held):
                 self.queue.add(held.node, AGAIN_SECONDS)  # kube-scheduler may be allocating it at this moment.

@@ -206,15 +206,13 @@ class Binder:
         The holds are read after L: the leader looks into L before it clears one.
         """
         uids, until = (request.holder.uid, request.taker.uid), self._clock() + HOLD_SECONDS
-        while True:
-            mirrored = self._ledgers.get(node) or ledger
-            if not (reason := not_held(mirrored, *uids)):
-                ledger = await (self._claim_share(request, node) if request.share else self._fresh_ledger(node))
-                if not (reason := unheld(ledger, await self._fresh_holds(node), *uids)):
-                    return ledger
+        while reason := not_held(ledger, *uids) or unheld(ledger, await self._fresh_holds(node), *uids):
             if self._clock() >= until:
                 raise Refused(reason)
             await asyncio.sleep(HOLD_LOOK_SECONDS)
+            if (mirrored := self._ledgers.get(node)) and not not_held(mirrored, *uids):
+                ledger = await (self._claim_share(request, node) if request.share else self._fresh_ledger(node))
+        return ledger
 
     async def _list_holds(self, node: str) -> list[ResourceClaim]:
         label = f"{contract.HOLD}={label_of(node)}"

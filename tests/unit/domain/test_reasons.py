@@ -24,8 +24,8 @@ from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.reasons import ReasonKind as Kind
 from deviceshare.domain.objects.shares import Request
 from deviceshare.domain.placement import ledger_budget
-from deviceshare.domain.placement.holds import not_held
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.holds import not_held
 from deviceshare.domain.placement.join_obstacles import NOMINATED, counted_only, request_of
 from deviceshare.domain.placement.node_choice import AVOIDED, misfit
 from deviceshare.domain.placement.shared_resources import leftover_reason
