@@ -101,7 +101,7 @@ def test_strangers_get_what_groups_leave(pool: Pool) -> None:
     pool.eventually(lambda: pool.kubectl("get", "resourceclaims", "-n", HOME, "-o", "name"), lambda text: not text)
 
 
-class History:
+class ApiHistory:
     """Every state of claims and pods, in the order of their versions, which etcd counts for all kinds together."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ def test_no_device_ever_has_two_owners(pool: Pool) -> None:
     node = pool.node(0, inventory="amd.com/gpu=1")
     publish(pool, node, 4)
     pool.eventually(lambda: pool.kubectl("get", "ndev", "--no-headers", node), refers("nvidia.com/gpu=4"))
-    history = History()
+    history = ApiHistory()
     asyncio.run(_stress(pool, history))
     assert history.faults() == []
     pool.kubectl("delete", "pods", "--all", "-n", pool.name, "--force", "--grace-period=0")
@@ -164,7 +164,7 @@ def test_no_device_ever_has_two_owners(pool: Pool) -> None:
     pool.eventually(lambda: pool.kubectl("get", "resourceclaims,pods", "-n", HOME, "-o", "name"), lambda said: not said)
 
 
-async def _stress(pool: Pool, history: History) -> None:
+async def _stress(pool: Pool, history: ApiHistory) -> None:
     dice, end = random.Random(5), time.monotonic() + SECONDS
     async with connect(str(pool.sandbox.kubeconfig)) as connection:
         api = Api(connection)

@@ -77,6 +77,16 @@ ELSEWHERE: dict[str, str] = {
     "leader/scaler.py _reconcile 1": "scaling pods, off by default: tests/unit/loops/test_scaler.py",
     "leader/scaler.py _reconcile 2": "the same",
     "leader/scaler.py _show": "the same",
+    **dict.fromkeys(
+        (
+            "leader/holds.py _reconcile",
+            "leader/holds.py _keep",
+            "leader/holds.py _let_go",
+            "leader/holds.py _delete_pod",
+            "leader/holds.py _write",
+        ),
+        "holds need Kubernetes 1.34: tests/unit/loops/test_holds.py, tests/controlplane/test_holds.py",
+    ),
     "leader/uninjected_pods.py _delete": "pods past admission: tests/controlplane/rough/test_admission_away.py",
     "agent/violations.py _reconcile": "an agent's",
     "agent/monitor.py _reconcile": "an agent's",

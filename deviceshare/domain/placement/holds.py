@@ -209,7 +209,7 @@ def giving_up(claim: ResourceClaim, when: str | None) -> Json:
 
 
 def clearing(claim: ResourceClaim) -> Json:
-    """The status that frees the device, and wakes who waits for it, if nobody wrote the claim meanwhile."""
+    """The status that frees the device, so that pending pods are scheduled, if nobody wrote the claim meanwhile."""
     return _written(claim) | {"status": {"allocation": None, "reservedFor": None}}
 
 
