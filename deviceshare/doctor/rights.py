@@ -78,7 +78,7 @@ def needed(
         rights += _each(
             DRA_GROUP, ["resourceclaims"] if holds else [], ["create", "patch", "delete"], namespace=namespace
         )
-        statuses = ["resourceclaims/status"] if holds else []
+        statuses = ["resourceclaims/status", "resourceclaims/binding"] if holds else []
         rights += _each(DRA_GROUP, statuses, ["patch"], namespace=namespace)
         rights += _each("", ["pods"] if holds else [], ["create", "delete"], namespace=namespace)
         rights += _each("batch", ["jobs"], ["get"])

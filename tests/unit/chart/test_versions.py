@@ -279,3 +279,14 @@ def test_the_rule_about_names_takes_qualified_names_only(name: str, good: bool) 
     )
     assert found
     assert (len(name) <= int(found[1]) and re.fullmatch(found[2], name) is not None) is good
+
+
+def test_holds_need_an_api_server_that_serves_them() -> None:
+    """Off by default, without a right or a class."""
+    held = helm.render({"dra": {"holds": True}}, "1.34.0")
+    assert named(held, "DeviceClass", contract.HOLD_CLASS)["spec"] == {}
+    assert "--dra-holds=on" in containers(held)["deviceshare"]["args"]
+    assert "--dra-holds=off" in containers(helm.render({}, "1.34.0"))["deviceshare"]["args"]
+    assert not [each for each in helm.render({}, "1.34.0") if each["kind"] == "DeviceClass"]
+    with pytest.raises(HelmError, match=re.escape("dra.holds needs Kubernetes 1.34")):
+        helm.render({"dra": {"holds": True}}, "1.33.4")

@@ -104,12 +104,18 @@ def test_a_crd_of_an_earlier_release_is_found_by_the_fields_it_lacks() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {"roles": ["extender"]}, {"roles": ["controller"]}, {"certManager": {"enabled": True}}],
-    ids=["all roles", "extender", "controller", "cert-manager"],
+    [
+        {},
+        {"roles": ["extender"]},
+        {"roles": ["controller"]},
+        {"certManager": {"enabled": True}},
+        {"dra": {"holds": True}},
+    ],
+    ids=["all roles", "extender", "controller", "cert-manager", "holds"],
 )
 def test_what_the_doctor_asks_about_is_what_the_chart_grants(values: dict[str, Any]) -> None:
     """A right that deviceshare comes to need is added in one more place, and here it is missed."""
-    roles = [
+    granting = [
         each
         for each in helm.render(values)
         if each["kind"] in ("ClusterRole", "Role")
@@ -117,10 +123,11 @@ def test_what_the_doctor_asks_about_is_what_the_chart_grants(values: dict[str, A
     ]
     grants = {
         Attributes(right.verb, right.group, *_split(right.resource), right.namespace, right.name)
-        for right in granted(roles)
+        for right in granted(granting)
     }
     own_ca = "certManager" not in values
-    assert set(rights.needed(RELEASE, values.get("roles", rights.ROLES), own_ca=own_ca, dra=True)) == grants
+    roles = values.get("roles", rights.ROLES)
+    assert set(rights.needed(RELEASE, roles, own_ca=own_ca, dra=True, holds="dra" in values)) == grants
 
 
 def _split(resource: str) -> tuple[str, str]:
