@@ -27,7 +27,7 @@ from deviceshare.domain.placement import holds
 from deviceshare.domain.placement.holds import HeldDevice
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import HOLDS, NODE_DEVICES, PODS
+from deviceshare.loops.kinds import HOLDS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.context import ClaimKey, ControllerContext
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import Conflict, NotFound, ObjectChange
@@ -70,6 +70,8 @@ class Holds:
                     await self._context.cluster.create(HOLDS, holds.hold_claim(held, part), self._namespace)
                 self.queue.add(node, AGAIN_SECONDS)
         for uuid, claim in there.items():
+            if claim.metadata.unreadable:
+                continue
             held = HeldDevice(node, uuid)
             with suppress(NotFound, Conflict):  # It was written meanwhile, of which there is an event.
                 if ledger and uuid in claimed:
@@ -129,7 +131,9 @@ class Holds:
         """Whether somebody may have joined by the hold: by the ledger alone, fresh, which is read after the mark."""
         fresh = await find(self._context.cluster, NODE_DEVICES, held.node)
         if fresh is None:
-            return False  # It bears a finalizer until nothing is claimed in it.
+            # Either it was empty and its node left, or somebody removed its finalizer: then another one is filled.
+            node, index = await find(self._context.cluster, NODES, held.node), self._context.index
+            return bool((node and node.shared) or index.holding[held.node] or index.bound[held.node])
         self._context.ledgers.put(fresh)
         return bool(fresh.hidden_claims) or not fresh.filled or held.uuid in holds.claimed_uuids(fresh)
 

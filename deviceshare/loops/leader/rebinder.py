@@ -120,7 +120,8 @@ class Rebinder:
         try:
             # Within the time of a bind: who recreates a lost ledger waits that long for both.
             async with asyncio.timeout(BIND_SECONDS):
-                changed = await protocol.update_pods(self._context.cluster, key.node, key.uid, pods, refused)
+                cluster, holds_in = self._context.cluster, self._context.holds_namespace
+                changed = await protocol.update_pods(cluster, key.node, key.uid, pods, refused, holds_in=holds_in)
         except TimeoutError:
             raise Unavailable(f"updating pods on node {key.node} took longer than {BIND_SECONDS:g} s") from None
         for pod in changed:

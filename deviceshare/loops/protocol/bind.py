@@ -11,12 +11,14 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Devices
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.resource_slices import ResourceClaim
 from deviceshare.domain.objects.shares import Holder
 from deviceshare.domain.placement.device_states import device_states
+from deviceshare.domain.placement.holds import label_of
 from deviceshare.domain.placement.join_obstacles import joining_obstacle
 from deviceshare.domain.placement.node_choice import pinned_to
 from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import NODE_DEVICES, PODS
+from deviceshare.loops.kinds import HOLDS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound, Undecodable
 
 BIND_SECONDS = 8.0
@@ -80,6 +82,11 @@ def joinable(seen: NodeDevices, holder: Holder, token: str) -> Devices:
     if reason := joining_obstacle(seen, device_states(seen), holder):
         raise Refused(reason)
     return tuple(sorted(claim.devices))
+
+
+async def list_holds(cluster: Cluster, namespace: str, node: str) -> list[ResourceClaim]:
+    """The holds of the node's devices (claims.md, holds). `namespace` is deviceshare's own."""
+    return await cluster.list(HOLDS, namespace=namespace, label_selector=f"{contract.HOLD}={label_of(node)}")
 
 
 async def attach(

@@ -5,7 +5,7 @@ bind or pod can have it any more. Every step looks again, and each can be the la
 """
 
 from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.groups import Group
@@ -13,13 +13,19 @@ from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Holder
 from deviceshare.domain.placement import replacement
+from deviceshare.domain.placement.holds import unheld
 from deviceshare.domain.placement.replacement import Replacement, rebind_patch
 from deviceshare.loops.api_objects import annotate, find
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, Forbidden, Invalid
 from deviceshare.loops.protocol import holders
+from deviceshare.loops.protocol.bind import list_holds
 from deviceshare.loops.protocol.claiming import write_claims
 from deviceshare.loops.protocol.holders import BindStop, OnUnwritable
+from deviceshare.loops.queue import Later
+
+UNHELD_SECONDS: Final = 0.5
+"""Between two looks at devices that kube-scheduler is to allocate to deviceshare."""
 
 
 class Answer(NamedTuple):
@@ -66,7 +72,13 @@ async def rebind(
 
 
 async def update_pods(
-    cluster: Cluster, node: str, uid: str, pods: Iterable[Pod], on_unwritable: OnUnwritable = holders.ignore
+    cluster: Cluster,
+    node: str,
+    uid: str,
+    pods: Iterable[Pod],
+    on_unwritable: OnUnwritable = holders.ignore,
+    *,
+    holds_in: str = "",
 ) -> list[Pod]:
     """Step 3: writes the devices of the holder's claim into the annotations of its pods; returns those that changed.
 
@@ -74,10 +86,14 @@ async def update_pods(
 
     `pods` were read before this call, be it from a mirror. The ledger is read after them, and each pod is changed only
     if nobody wrote it since: so an old leader can't write devices into a pod that a newer one has released.
+
+    Raises Later while DRA may give the devices to others (claims.md, holds); `holds_in` is deviceshare's namespace.
     """
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None:
         return []
+    if seen.status.published.held is not None and unheld(seen, await list_holds(cluster, holds_in, node), uid):
+        raise Later(UNHELD_SECONDS)
     written = []
     for pod in pods:
         annotations = replacement.pod_changes(pod, seen, claim)

@@ -31,10 +31,10 @@ from deviceshare.domain.objects.shares import Holder, Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Assumption, Fleet
 from deviceshare.domain.placement.handover import annotations_of, share_annotations
-from deviceshare.domain.placement.holds import label_of, not_held, unheld
+from deviceshare.domain.placement.holds import not_held, unheld
 from deviceshare.domain.placement.join_obstacles import elsewhere, left_out, missing, pod_obstacle, request_of
 from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import HOLDS, PODS
+from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Cluster, Conflict, Mirror, ObjectChange
 from deviceshare.loops.protocol import bind, holders, reserve
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDING_SECONDS, Moved, Refused
@@ -98,8 +98,9 @@ class Binder:
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._settling: dict[str, asyncio.Future[Group | None]] = {}
         self._fresh_ledger: SharedRead[NodeDevices] = SharedRead(partial(bind.read_ledger, cluster))
-        self._fresh_holds: SharedRead[list[ResourceClaim]] = SharedRead(self._list_holds)
-        self._holds_namespace = holds_namespace
+        self._fresh_holds: SharedRead[list[ResourceClaim]] = SharedRead(
+            partial(bind.list_holds, cluster, holds_namespace)
+        )
         self._claim = SharedClaims(cluster, ledgers, on_conflict)
 
     def remember(self, pod: Pod) -> None:
@@ -213,10 +214,6 @@ class Binder:
             if (mirrored := self._ledgers.get(node)) and not not_held(mirrored, *uids):
                 ledger = await (self._claim_share(request, node) if request.share else self._fresh_ledger(node))
         return ledger
-
-    async def _list_holds(self, node: str) -> list[ResourceClaim]:
-        label = f"{contract.HOLD}={label_of(node)}"
-        return await self._cluster.list(HOLDS, namespace=self._holds_namespace, label_selector=label)
 
     async def _settle(self, group: Group, node: str, pod: str) -> tuple[Group, NodeDevices]:
         """Steps 3 and 4, once for all binds of the group that are under way in this process."""

@@ -6,14 +6,17 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
+from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.loops.kinds import GROUPS, HOLDS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import ApiError, Kind, Unavailable
 from deviceshare.loops.protocol.bind import Refused
 from tests.unit.domain.dra_objects import card
+from tests.unit.domain.objects import GPU
 from tests.unit.loops.dra_world import (
     NODE,
     SLICES,
@@ -252,6 +255,67 @@ async def test_a_leader_with_an_old_mirror_clears_no_hold() -> None:
     [claim] = world.cluster.all(HOLDS)
     assert claim.status.allocation
     assert contract.GIVEN_UP not in claim.metadata.annotations
+
+
+@in_virtual_time
+async def test_a_rebound_group_gets_its_device_when_that_is_held() -> None:
+    """Its pods keep the names of what they have until then, and both are held."""
+    world = a_publishing_node(2, holds=True)
+    async with world.leading():
+        await soon(lambda: world.open(NODE))
+        report(world)
+        async with schedulers(world, None, 2):
+            world.group("team", 1)
+            world.pod("a", "team")
+            await world.bind("a", NODE)
+        report(world, 0)
+        world.cluster.edit(GROUPS, "team", {"metadata": {"annotations": {contract.REBIND: "r"}}})
+        await soon(lambda: world.holders(NODE) == {"team": "1"}, 10)
+        await asyncio.sleep(5)
+        assert list(used_devices(world.cluster)) == ["gpu-0"]
+        async with schedulers(world, None, 2):
+            await soon(lambda: "gpu-1" in used_devices(world.cluster), 10)
+            assert doubly_used(world.cluster) == []
+
+
+def report(world: World, *broken: int) -> None:
+    """What an agent says of the node."""
+    parts = [Part(GPU, n, card(n), unhealthy="Xid 79" if n in broken else "") for n in range(2)]
+    found = msgspec.to_builtins(Hardware(devices=parts))
+    world.cluster.edit(NODE_DEVICES, NODE, {"status": {"hardware": found}})
+
+
+@in_virtual_time
+async def test_holds_outlive_a_ledger_that_was_lost() -> None:
+    """Somebody removed its finalizer by force: strangers get nothing before the next one is filled, nor then."""
+    async with holding_world() as world:
+        world.group("team", 4)
+        world.pod("a", "team")
+        await world.bind("a", NODE)
+        stranger(world.cluster, "s")
+        world.cluster.remove(NODE_DEVICES, NODE)
+        await soon(lambda: world.open(NODE) and "team" in world.holders(NODE), 60)
+        await asyncio.sleep(10)
+        assert doubly_used(world.cluster) == []
+        assert all(by[0].startswith(contract.NAMESPACE) for by in allocated(world.cluster).values())
+        assert not [each for each in world.cluster.all(HOLDS) if contract.GIVEN_UP in each.metadata.annotations]
+
+
+@in_virtual_time
+async def test_a_hold_that_cannot_be_read_is_left_alone() -> None:
+    """It may hold its device."""
+    async with holding_world() as world:
+        world.group("team", 1)
+        world.pod("a", "team")
+        await world.bind("a", NODE)
+        [claim] = world.cluster.all(HOLDS)
+        broken = {"status": {"reservedFor": "nonsense"}}
+        world.cluster.edit(HOLDS, claim.metadata.name, broken, contract.NAMESPACE)
+        world.end("a")
+        world.cluster.remove(GROUPS, "team")
+        await soon(lambda: world.holders(NODE) == {}, 60)
+        await asyncio.sleep(10)
+        assert world.cluster.objects[HOLDS.plural][claim.metadata.key]["status"]["allocation"]
 
 
 async def interleaved(seed: int) -> int:
