@@ -76,7 +76,8 @@ class Resizer:
         try:
             # Within the time of a bind, as every update of a pod: who recreates a lost ledger waits that long.
             async with asyncio.timeout(BIND_SECONDS):
-                updated = await update_pods(self._context.cluster, pod.node, pod.metadata.uid, [pod])
+                cluster, holds_in = self._context.cluster, self._context.holds_namespace
+                updated = await update_pods(cluster, pod.node, pod.metadata.uid, [pod], holds_in=holds_in)
         except TimeoutError:
             raise Unavailable(f"updating pod {pod.metadata.key} took longer than {BIND_SECONDS:g} s") from None
         for changed in updated:
