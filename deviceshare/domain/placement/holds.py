@@ -90,14 +90,22 @@ def unheld(ledger: NodeDevices, claims: Iterable[ResourceClaim], *uids: str) -> 
     return _not_yet(ledger, [device for uid in uids for device in _served(ledger, uid) if device.uuid not in firm])
 
 
-def claimed_uuids(ledger: NodeDevices) -> set[str]:
-    """The devices that groups and shares have by the ledger, or may still use."""
-    return {device.uuid for device in ledger.claimed()} - {""}
+def may_claim(ledger: NodeDevices, uuid: str) -> bool:
+    """Whether groups or shares have the device by the ledger, or may still use it: also where it can't be said."""
+    if ledger.hidden_claims or not ledger.filled:
+        return True
+    for claim in ledger.claims.values():
+        for device in (*claim.devices, *claim.replaced):
+            names, vendor = {device.uuid, ledger.present(device).uuid} - {""}, vendor_of(device.resource)
+            # Before the ledger knows the node's hardware, a claim by number may be of this device.
+            if uuid in names or (not names and vendor and vendor.dra):
+                return True
+    return False
 
 
 def to_hold(ledger: NodeDevices) -> dict[str, Part]:
     """By UUID, the devices among them that a DRA driver publishes; empty where there are to be no holds."""
-    published, claimed = ledger.status.published, claimed_uuids(ledger)
+    published, claimed = ledger.status.published, {device.uuid for device in ledger.claimed()} - {""}
     if published.held is None:
         return {}
     return {part.uuid: part for part in published.devices if part.uuid in claimed and not part.lost}

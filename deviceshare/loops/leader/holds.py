@@ -62,7 +62,6 @@ class Holds:
         if ledger and (ledger.metadata.unreadable or not ledger.filled):
             return  # Any device may be somebody's.
         there = self._dra.holds(node)
-        claimed = holds.claimed_uuids(ledger) if ledger else set()
         for uuid, part in holds.to_hold(ledger).items() if ledger else ():
             if uuid not in there:
                 held = HeldDevice(node, uuid)
@@ -74,7 +73,7 @@ class Holds:
                 continue
             held = HeldDevice(node, uuid)
             with suppress(NotFound, Conflict):  # It was written meanwhile, of which there is an event.
-                if ledger and uuid in claimed:
+                if ledger and holds.may_claim(ledger, uuid):
                     await self._keep(held, claim, ledger)
                 else:
                     await self._give_up(held, claim)
@@ -135,7 +134,7 @@ class Holds:
             node, index = await find(self._context.cluster, NODES, held.node), self._context.index
             return bool((node and node.shared) or index.holding[held.node] or index.bound[held.node])
         self._context.ledgers.put(fresh)
-        return bool(fresh.hidden_claims) or not fresh.filled or held.uuid in holds.claimed_uuids(fresh)
+        return holds.may_claim(fresh, held.uuid)
 
     async def _let_go(self, claim: ResourceClaim) -> None:
         """Deletes a hold that isn't allocated."""

@@ -293,8 +293,15 @@ async def test_holds_outlive_a_ledger_that_was_lost() -> None:
         world.pod("a", "team")
         await world.bind("a", NODE)
         stranger(world.cluster, "s")
+        world.cluster.fail = lambda verb, what, _: (
+            Unavailable("slow") if (verb, what) == ("create", NODE_DEVICES.plural) else None
+        )
         world.cluster.remove(NODE_DEVICES, NODE)
-        await soon(lambda: world.open(NODE) and "team" in world.holders(NODE), 60)
+        await asyncio.sleep(10)
+        world.cluster.fail = lambda *_: None
+        await soon(
+            lambda: world.cluster.read(NODE_DEVICES, NODE) and world.open(NODE) and "team" in world.holders(NODE), 60
+        )
         await asyncio.sleep(10)
         assert doubly_used(world.cluster) == []
         assert all(by[0].startswith(contract.NAMESPACE) for by in allocated(world.cluster).values())
