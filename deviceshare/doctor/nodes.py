@@ -35,6 +35,7 @@ from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.domain.placement import shared_resources
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.holds import not_held
 from deviceshare.domain.placement.inventory import KEPT_OUT, take
 from deviceshare.domain.placement.join_obstacles import UnreadableObject, claimed_twice, request_of, unreadable
 from deviceshare.domain.placement.ledger_budget import BUDGET, crowding
@@ -234,8 +235,10 @@ def _sources(node: Node, status: LedgerStatus) -> dict[str, set[str]]:
 
 
 def judge_inventory(shared: Sequence[Node], ledgers: Ledgers) -> Iterator[Finding]:
-    """One finding for nodes with a device plugin and a DRA driver, one for each double claim or allocation, and one for
-    each ledger that has no room for much more."""
+    """One finding for nodes with a device plugin and a DRA driver, one for those whose devices DRA may give to others.
+
+    And one for each double claim or allocation, and each ledger with devices to be held, or without room for much more.
+    """
     both = [
         node.metadata.name
         for node in shared
@@ -243,9 +246,13 @@ def judge_inventory(shared: Sequence[Node], ledgers: Ledgers) -> Iterator[Findin
     ]
     what = "a device plugin and a DRA driver both allocate the same devices"
     yield from about(both, WARNING, what, "let one of the two serve the node: neither knows of the other")
+    published = {node.metadata.name: _status(node, ledgers).published for node in shared}
+    unheld = [name for name, each in published.items() if each.devices and each.held is None]
+    what = "kube-scheduler may give devices of groups and shares to ResourceClaims"
+    yield from about(unheld, WARNING, what, "helm upgrade --set dra.holds=true (Kubernetes 1.34 and later)")
     for node in shared:
         if ledger := ledgers.get(node.metadata.name):
-            yield from [*_twice(ledger), *_crowded(ledger)]
+            yield from [*_twice(ledger), *_unheld(ledger), *_crowded(ledger)]
 
 
 def _twice(ledger: NodeDevices) -> Iterator[Finding]:
@@ -259,6 +266,11 @@ def _twice(ledger: NodeDevices) -> Iterator[Finding]:
             what = f"{who} and ResourceClaim {state.resource_claim} both have {state.device}"
             cure = "delete the pods of one of them, and keep DRA from devices of groups"
             yield Finding(PROBLEM, f"{what} of {ledger.node}", cure)
+
+
+def _unheld(ledger: NodeDevices) -> Iterator[Finding]:
+    if reason := not_held(ledger, *ledger.claims):
+        yield Finding(WARNING, reason.text, reason.cure)
 
 
 def _crowded(ledger: NodeDevices) -> Iterator[Finding]:

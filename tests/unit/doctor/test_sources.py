@@ -35,7 +35,8 @@ def test_the_doctor_says_where_each_node_s_devices_come_from() -> None:
     reported = replace(a_ledger("n4").status, hardware=Hardware(devices=[Part(GPU, 0, "GPU-a")]))
     every = [_a_published_ledger(), a_ledger("n2"), a_ledger("n3"), replace(a_ledger("n4"), status=reported)]
     every_node, ledgers = [bare, annotated, a_node("n3"), a_node("n4")], {ledger.node: ledger for ledger in every}
-    assert [*nodes.judge_inventory(every_node, ledgers)] == []
+    [found] = nodes.judge_inventory(every_node, ledgers)
+    assert "kube-scheduler may give devices of groups and shares" in found.what and "dra.holds=true" in found.cure
     assert nodes.summary(every_node, ledgers).split("; ") == [
         f"{GPU} from {nodes.SLICES}: n1",
         f"{GPU} from {nodes.AGENT}: n4",
@@ -47,9 +48,19 @@ def test_the_doctor_says_where_each_node_s_devices_come_from() -> None:
 def test_the_doctor_warns_where_a_plugin_and_dra_allocate_the_same() -> None:
     """And names what both deviceshare and DRA have allocated."""
     found = [*nodes.judge_inventory([a_node()], {"n1": _a_published_ledger(claimed=True)})]
-    assert [each.mark for each in found] == [WARNING, PROBLEM]
+    assert [each.mark for each in found] == [WARNING, WARNING, PROBLEM]
     assert "a device plugin and a DRA driver both" in found[0].what
-    assert f"team and ResourceClaim ns/train both have {GPU} 0 of n1" in found[1].what
+    assert f"team and ResourceClaim ns/train both have {GPU} 0 of n1" in found[2].what
+
+
+def test_the_doctor_names_devices_that_are_not_held_yet() -> None:
+    """With the command that shows why."""
+    ledger = _a_published_ledger()
+    published = replace(ledger.status.published, held=[])
+    ledger = replace(ledger, status=replace(ledger.status, published=published))
+    [found] = nodes.judge_inventory([a_node(devices={})], {"n1": ledger})
+    assert found.mark == WARNING and f"has not allocated {GPU} 0 on node n1" in found.what
+    assert "kubectl get resourceclaims,pods" in found.cure
 
 
 def test_the_doctor_names_both_owners_of_a_device() -> None:
