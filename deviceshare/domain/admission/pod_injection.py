@@ -353,7 +353,10 @@ def _environments(
             if complete != env:
                 patch.append(_set(f"/spec/{field}/{position}/env", complete))
             where = f"spec.{field}[{position}] {container.name!r}"
-            replaced = "is replaced: deviceshare sets it for every pod to which it gives devices"
+            replaced = (
+                "is replaced: deviceshare sets it for every pod to which it gives devices (take it out of the manifest"
+                " of a bare pod: applied a second time, it is refused)"
+            )
             warnings += [f"{where}: env {name} {replaced}" for name in overridden]
     return Injection(patch, warnings)
 
