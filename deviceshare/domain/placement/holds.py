@@ -84,12 +84,6 @@ def is_firm(claim: ResourceClaim) -> bool:
     return is_allocated(claim) and is_kept(claim) and not is_given_up(claim)
 
 
-def unheld(ledger: NodeDevices, claims: Iterable[ResourceClaim], *uids: str) -> Reason | None:
-    """Likewise by the node's holds, read after the ledger: such a hold isn't cleared while these claims are there."""
-    firm = {found.uuid for each in claims if is_firm(each) and (found := held_device(each, each.metadata.namespace))}
-    return _not_yet(ledger, [device for uid in uids for device in _served(ledger, uid) if device.uuid not in firm])
-
-
 def may_claim(ledger: NodeDevices, uuid: str) -> bool:
     """Whether groups or shares have the device by the ledger, or may still use it: also where it can't be said."""
     if ledger.hidden_claims or not ledger.filled:
@@ -128,6 +122,12 @@ def _missing(ledger: NodeDevices, uid: str) -> list[Device]:
 def not_held(ledger: NodeDevices, *uids: str) -> Reason | None:
     """Why no pod joins by the claims of these holders yet, by the ledger; None also where they have none here."""
     return _not_yet(ledger, [device for uid in uids for device in _missing(ledger, uid)])
+
+
+def unheld(ledger: NodeDevices, claims: Iterable[ResourceClaim], *uids: str) -> Reason | None:
+    """Likewise by the node's holds, read after the ledger: such a hold isn't cleared while these claims are there."""
+    firm = {found.uuid for each in claims if is_firm(each) and (found := held_device(each, each.metadata.namespace))}
+    return _not_yet(ledger, [device for uid in uids for device in _served(ledger, uid) if device.uuid not in firm])
 
 
 def _not_yet(ledger: NodeDevices, missing: Iterable[Device]) -> Reason | None:
