@@ -77,16 +77,13 @@ ELSEWHERE: dict[str, str] = {
     "leader/scaler.py _reconcile 1": "scaling pods, off by default: tests/unit/loops/test_scaler.py",
     "leader/scaler.py _reconcile 2": "the same",
     "leader/scaler.py _show": "the same",
-    **dict.fromkeys(
-        (
-            "leader/holds.py _reconcile",
-            "leader/holds.py _keep",
-            "leader/holds.py _let_go",
-            "leader/holds.py _delete_pod",
-            "leader/holds.py _write",
-        ),
-        "holds need Kubernetes 1.34: tests/unit/loops/test_holds.py, tests/controlplane/test_holds.py",
-    ),
+    **{
+        f"leader/holds.py {function}": "holds need Kubernetes 1.34: test_holds.py of tests/unit and tests/controlplane"
+        for function in (
+            *("_reconcile", "_keep 1", "_keep 2", "_keep 3", "_give_up 1", "_give_up 2"),
+            *("_let_go 1", "_let_go 2", "_delete_pod", "_write"),
+        )
+    },
     "leader/uninjected_pods.py _delete": "pods past admission: tests/controlplane/rough/test_admission_away.py",
     "agent/violations.py _reconcile": "an agent's",
     "agent/monitor.py _reconcile": "an agent's",
