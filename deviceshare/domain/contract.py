@@ -42,16 +42,6 @@ PLACEHOLDER: Final = f"{PREFIX}placeholder"
 SCALING: Final = f"{PREFIX}scaling"
 """The label of pods that autoscalers are shown, and the annotation with the pods that they stand for (scaling.py)."""
 
-# On ResourceClaims of our own, by which kube-scheduler gives a device to nobody else (holds.py), and on their pods.
-HOLD: Final = f"{PREFIX}hold"
-"""The label of both, and the annotation with the claim's node and the device's UUID."""
-HOLD_FINALIZER: Final = f"{PREFIX}hold"
-"""Whoever may delete ResourceClaims can't end a hold."""
-GIVEN_UP: Final = f"{PREFIX}given-up"
-"""The annotation of a hold that is about to be cleared: by it nobody joins."""
-HOLD_CLASS: Final = "deviceshare-hold"
-"""The DeviceClass of all of them, which leaves no device out."""
-
 STRATEGY: Final = f"{PREFIX}strategy"
 """`binpack` or `spread`: whether a share is taken where least is free, or where most is."""
 ISOLATION: Final = f"{PREFIX}isolation"
@@ -128,6 +118,16 @@ ON_PODS: Final = USERS | {
 # On NodeDevices.
 RECOVERED: Final = f"{PREFIX}recovered"
 """`GPU-…@2026-11-21T03:00:00Z`, several with commas: these devices, found unhealthy at these times, have recovered."""
+
+# On ResourceClaims of our own, by which kube-scheduler gives a device to nobody else (holds.py), and on their pods.
+HOLD: Final = f"{PREFIX}hold"
+"""The label of both, and the annotation with the claim's node and the device's UUID."""
+HOLD_FINALIZER: Final = f"{PREFIX}hold"
+"""Whoever may delete ResourceClaims can't end a hold."""
+GIVEN_UP: Final = f"{PREFIX}given-up"
+"""The annotation of a hold that is about to be cleared: by it nobody joins."""
+HOLD_CLASS: Final = "deviceshare-hold"
+"""The DeviceClass of all of them, which leaves no device out."""
 
 AGENT: Final = "deviceshare-agent"
 """The node agents' name: of their ServiceAccount and DaemonSet, and as field manager."""

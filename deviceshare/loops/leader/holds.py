@@ -86,12 +86,8 @@ class Holds:
 
     def _was_lately(self, claim: ResourceClaim, what: str) -> bool:
         """Whether that was done for the claim a moment ago, of which not every event needs another request."""
-        now = self._context.clock()
         known, at = self._done.get(claim.metadata.key, ("", 0.0))
-        if known == what and now < at + LOOK_SECONDS:
-            return True
-        self._done[claim.metadata.key] = what, now
-        return False
+        return known == what and self._context.clock() < at + LOOK_SECONDS
 
     async def _keep(self, held: HeldDevice, claim: ResourceClaim, ledger: NodeDevices) -> None:
         if not holds.is_allocated(claim):
@@ -100,6 +96,7 @@ class Holds:
             elif not self._was_lately(claim, "allocate"):
                 with suppress(Conflict):  # It is there.
                     await self._context.cluster.create(PODS, holds.hold_pod(held, claim), self._namespace)
+                self._done[claim.metadata.key] = "allocate", self._context.clock()
             self.queue.add(held.node, LOOK_SECONDS)
         elif not holds.is_kept(claim):
             await self._write(claim, holds.keeping(claim, ledger), status=True)
@@ -108,6 +105,7 @@ class Holds:
             await self._write(claim, holds.giving_up(claim, None))
         elif holds.has_pod(claim) and not self._was_lately(claim, "end"):
             await self._delete_pod(held)
+            self._done[claim.metadata.key] = "end", self._context.clock()
 
     async def _give_up(self, held: HeldDevice, claim: ResourceClaim) -> None:
         self._done.pop(claim.metadata.key, None)
