@@ -101,16 +101,12 @@ def test_a_crd_of_an_earlier_release_is_found_by_the_fields_it_lacks() -> None:
 
 # Rights
 
+CERT_MANAGER = {"certManager": {"enabled": True}}
+
 
 @pytest.mark.parametrize(
     "values",
-    [
-        {},
-        {"roles": ["extender"]},
-        {"roles": ["controller"]},
-        {"certManager": {"enabled": True}},
-        {"dra": {"holds": True}},
-    ],
+    [{}, {"roles": ["extender"]}, {"roles": ["controller"]}, CERT_MANAGER, {"dra": {"holds": True}}],
     ids=["all roles", "extender", "controller", "cert-manager", "holds"],
 )
 def test_what_the_doctor_asks_about_is_what_the_chart_grants(values: dict[str, Any]) -> None:

@@ -418,13 +418,20 @@ class World:
     @asynccontextmanager
     async def leading(self) -> AsyncIterator[None]:
         """The controller runs for the length of the block."""
-        task = asyncio.create_task(self.controller.run(), name="controller")
-        try:
+        async with running(self.controller.run(), "controller"):
             yield
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-            assert task.cancelled(), task.exception()
+
+
+@asynccontextmanager
+async def running(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+    """It runs for the length of the block, and neither ends nor fails before."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled(), task.exception()
 
 
 @asynccontextmanager

@@ -29,19 +29,14 @@ from tests.unit.loops.dra_world import (
     stranger,
     used_devices,
 )
-from tests.unit.loops.live import LiveCluster, World, soon
+from tests.unit.loops.live import LiveCluster, World, running, soon
 from tests.unit.loops.virtual_time import in_virtual_time, run
 
 
 @asynccontextmanager
 async def schedulers(world: World, dice: random.Random | None = None, count: int = 4) -> AsyncIterator[None]:
-    task = asyncio.create_task(Schedulers(world.cluster, dice, count).run(), name="schedulers")
-    try:
+    async with running(Schedulers(world.cluster, dice, count).run(), "schedulers"):
         yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
-        assert task.cancelled(), task.exception()
 
 
 @asynccontextmanager
@@ -52,6 +47,13 @@ async def holding_world() -> AsyncIterator[World]:
         yield world
 
 
+async def bind_team(world: World, count: int) -> None:
+    """The group team with so many devices, and its pod a."""
+    world.group("team", count)
+    world.pod("a", "team")
+    await world.bind("a", NODE)
+
+
 def pods_of_holds(world: World) -> list[str]:
     return [each.metadata.name for each in world.cluster.all(PODS) if each.metadata.namespace == contract.NAMESPACE]
 
@@ -60,9 +62,7 @@ def pods_of_holds(world: World) -> list[str]:
 async def test_a_pod_is_bound_once_its_devices_are_held() -> None:
     """By kube-scheduler, in the same bind; what held them goes, and strangers get the rest."""
     async with holding_world() as world:
-        world.group("team", 2)
-        world.pod("a", "team")
-        await world.bind("a", NODE)
+        await bind_team(world, 2)
         mine = allocated(world.cluster)
         assert len(mine) == 2 and mine.keys() == used_devices(world.cluster).keys()
         await soon(lambda: pods_of_holds(world) == [])
@@ -78,9 +78,7 @@ async def test_a_pod_is_bound_once_its_devices_are_held() -> None:
 async def test_what_a_group_leaves_strangers_get() -> None:
     """The hold is cleared once the claim is gone, and nothing of it stays."""
     async with holding_world() as world:
-        world.group("team", 4)
-        world.pod("a", "team")
-        await world.bind("a", NODE)
+        await bind_team(world, 4)
         stranger(world.cluster, "s1")
         await asyncio.sleep(1)
         assert len(allocated(world.cluster)) == 4
@@ -166,9 +164,7 @@ async def test_without_a_dra_driver_nothing_is_asked() -> None:
     world.node(NODE)
     async with world.leading():
         await soon(lambda: world.open(NODE))
-        world.group("team", 2)
-        world.pod("a", "team")
-        await world.bind("a", NODE)
+        await bind_team(world, 2)
         await asyncio.sleep(5)
     assert not [each for each in cluster.requests if each[1] == HOLDS.plural]
 
@@ -179,9 +175,7 @@ async def test_groups_from_before_holds_get_them() -> None:
     world = a_publishing_node()
     async with world.leading():
         await soon(lambda: world.open(NODE))
-        world.group("team", 2)
-        world.pod("a", "team")
-        await world.bind("a", NODE)
+        await bind_team(world, 2)
         assert allocated(world.cluster) == {}
     heir = world.successor(a_publishing_cluster())
     object.__setattr__(heir.context, "holds", True)
@@ -203,9 +197,7 @@ def rebuilt(world: World) -> World:
 async def test_a_hold_that_somebody_deletes_stays() -> None:
     """`edit` may delete claims; the finalizer keeps an allocated one."""
     async with holding_world() as world:
-        world.group("team", 1)
-        world.pod("a", "team")
-        await world.bind("a", NODE)
+        await bind_team(world, 1)
         (claim,) = world.cluster.all(HOLDS)
         await world.cluster.delete(HOLDS, claim.metadata.name, contract.NAMESPACE)
         stranger(world.cluster, "s")
@@ -224,9 +216,7 @@ async def test_a_hold_that_somebody_deletes_stays() -> None:
 async def test_a_name_that_is_another_device_by_now_holds_that_one() -> None:
     """The driver counts anew after a card was replaced: the old hold is of nobody's device."""
     async with holding_world() as world:
-        world.group("team", 1)
-        world.pod("a", "team")
-        await world.bind("a", NODE)
+        await bind_team(world, 1)
         await soon(lambda: world.ledger(NODE).status.published.held == [card(0)])
         devices = world.cluster.objects["resourceslices"]["n1-gpu.nvidia.com"]["spec"]["devices"]
         swapped = [dict(each) for each in devices]
@@ -239,9 +229,7 @@ async def test_a_name_that_is_another_device_by_now_holds_that_one() -> None:
 async def test_a_leader_with_an_old_mirror_clears_no_hold() -> None:
     """Its mirror shows no claim of the device: it reads the ledger itself, after the mark, and takes that away."""
     async with holding_world() as world:
-        world.group("team", 1)
-        world.pod("a", "team")
-        await world.bind("a", NODE)
+        await bind_team(world, 1)
         await soon(lambda: pods_of_holds(world) == [])
     mirror = world.cluster.mirrors[NODE_DEVICES.plural]
     await asyncio.sleep(1)
@@ -265,9 +253,7 @@ async def test_a_rebound_group_gets_its_device_when_that_is_held() -> None:
         await soon(lambda: world.open(NODE))
         report(world)
         async with schedulers(world, None, 2):
-            world.group("team", 1)
-            world.pod("a", "team")
-            await world.bind("a", NODE)
+            await bind_team(world, 1)
         report(world, 0)
         world.cluster.edit(GROUPS, "team", {"metadata": {"annotations": {contract.REBIND: "r"}}})
         await soon(lambda: world.holders(NODE) == {"team": "1"}, 10)
@@ -289,9 +275,7 @@ def report(world: World, *broken: int) -> None:
 async def test_holds_outlive_a_ledger_that_was_lost() -> None:
     """Somebody removed its finalizer by force: strangers get nothing before the next one is filled, nor then."""
     async with holding_world() as world:
-        world.group("team", 4)
-        world.pod("a", "team")
-        await world.bind("a", NODE)
+        await bind_team(world, 4)
         stranger(world.cluster, "s")
         world.cluster.fail = lambda verb, what, _: (
             Unavailable("slow") if (verb, what) == ("create", NODE_DEVICES.plural) else None
@@ -312,9 +296,7 @@ async def test_holds_outlive_a_ledger_that_was_lost() -> None:
 async def test_a_hold_that_cannot_be_read_is_left_alone() -> None:
     """It may hold its device."""
     async with holding_world() as world:
-        world.group("team", 1)
-        world.pod("a", "team")
-        await world.bind("a", NODE)
+        await bind_team(world, 1)
         [claim] = world.cluster.all(HOLDS)
         broken = {"status": {"reservedFor": "nonsense"}}
         world.cluster.edit(HOLDS, claim.metadata.name, broken, contract.NAMESPACE)
