@@ -160,7 +160,7 @@ class Components:
         command += ["--roles", "controller,extender,webhook", "--identity", IDENTITY]
         command += ["--placement", self._options.placement, "--dialects", ",".join(self._options.dialects)]
         command += ["--scaling-pods", "on" if self._options.scaling_pods else "off"]
-        command += ["--dra-holds", "on" if self._options.dra_holds else "off"]
+        command += [f"--dra-{each}={'on' if self._options.dra_holds else 'off'}" for each in ("holds", "handover")]
         command += ["--kubeconfig", str(self._layout.kubeconfig_of("deviceshare"))]
         command += ["--extender-bind", f"127.0.0.1:{self._ports.extender}"]
         command += ["--ui-bind", f"127.0.0.1:{self._ports.ui}", "--probe-bind", probe]

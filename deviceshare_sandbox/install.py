@@ -68,7 +68,7 @@ def render(admission: str, options: Options, version: str) -> list[Json]:
     agent = {"enabled": True, "enforce": "evict", "pods": {"enabled": False}}
     values: Json = {"admission": admission, "placement": options.placement, "agent": agent}
     values |= {"shares": {"dialects": list(options.dialects)}, "autoscaling": {"scalingPods": options.scaling_pods}}
-    values |= {"dra": {"holds": options.dra_holds}}
+    values |= {"dra": {"holds": options.dra_holds, "handover": options.dra_holds and admission == WEBHOOKS}}
     # Not sooner: it loads a library whose threads don't survive the fork by which a supervisor leaves its parent.
     from charts import helm  # noqa: PLC0415
 

@@ -47,8 +47,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     placement: str = EXTENDER
     """Who chooses pods' nodes: `extender`, or `gates` (Kubernetes 1.27 and later), where no scheduler of ours runs."""
     scaling_pods: bool = False
-    dra_holds: bool = False
     """Whether autoscalers are shown pods for those that wait."""
+    dra_holds: bool = False
+    """Whether devices that DRA publishes are held, and groups may hand theirs over by a ResourceClaim."""
     agents: bool = False
     """Whether each simulated node has an agent, over scripted GPUs; pods' annotations say what they do with them."""
     program: str = ""

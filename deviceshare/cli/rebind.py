@@ -188,6 +188,11 @@ async def _group(api: Cluster, name: str) -> Asked:
     except NotFound:
         near = await suggestion(api, GROUPS, name)
         raise click.ClickException(f"There is no group {name}; see them with kubectl get sdg{near}") from None
+    if group.claim:
+        raise click.ClickException(
+            f"The devices of group {name} are in ResourceClaim {group.claim}, whose allocation can't be changed: delete"
+            " the group and its pods, and recreate both."
+        )
     if not group.node:
         raise click.ClickException(f"Group {name} holds no devices yet; see why with deviceshare explain group {name}")
     missing = (

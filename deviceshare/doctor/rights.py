@@ -48,12 +48,14 @@ def needed(
     preempts: bool = True,
     scales: bool = False,
     holds: bool = False,
+    handover: bool = False,
 ) -> list[Attributes]:
     """The rights that deviceshare in this namespace needs: the rules of the chart's templates/rbac/.
 
     `dra`: where the API server serves dynamic resource allocation. `gates`: where the leader places pods itself
     (decision 16). `preempts`: where pods make room for others of higher priority. `scales`: where autoscalers are shown
-    pods for those that wait. `holds`: where ResourceClaims of deviceshare's own keep DRA from devices.
+    pods for those that wait. `holds`: where ResourceClaims of deviceshare's own keep DRA from devices;
+    `handover`: where groups hand devices over by such a claim.
     """
     rights = [
         *_each(_OURS, ["shareddevicegroups", "nodedevices", "devicequotas"], ["list", "watch"]),
@@ -81,6 +83,8 @@ def needed(
         statuses = ["resourceclaims/status", "resourceclaims/binding"] if holds else []
         rights += _each(DRA_GROUP, statuses, ["patch"], namespace=namespace)
         rights += _each("", ["pods"] if holds else [], ["create", "delete"], namespace=namespace)
+        rights += _each(DRA_GROUP, ["resourceclaims"] if handover else [], ["get", "create", "patch", "delete"])
+        rights += _each(DRA_GROUP, statuses if handover else [], ["patch"])
         rights += _each("batch", ["jobs"], ["get"])
         rights += _each(DRA_GROUP, ["resourceslices", "resourceclaims"] if dra else [], ["list", "watch"])
         lease = {"namespace": namespace, "name": contract.NAME}
@@ -126,7 +130,7 @@ async def examine_own(api: "Api", ours: Installation) -> Verdict:
         dra = False  # other checks report that the API server doesn't answer
     preempts, scales = ours.flag("preemption") != "off", ours.flag("scaling-pods") == "on"
     where = {"dra": dra, "gates": ours.by_gates, "preempts": preempts, "scales": scales}
-    where["holds"] = ours.flag("dra-holds") == "on"
+    where |= {"holds": ours.flag("dra-holds") == "on", "handover": ours.flag("dra-handover") == "on"}
     rights = needed(ours.namespace, roles, own_ca=own_ca, **where)
     return f"{ours.user} may do all that it needs to", judge_own(ours.user, await _denied(api, rights, ours.user))
 

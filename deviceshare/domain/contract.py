@@ -74,6 +74,11 @@ PLACED_ON: Final = f"{PREFIX}placed-on"
 PLACEMENT_GATE: Final = f"{PREFIX}placement"
 """The scheduling gate of pods that deviceshare's leader places, in clusters without a kube-scheduler of our own."""
 
+CLAIM: Final = f"{PREFIX}claim"
+"""The ResourceClaim by which the pod gets its group's devices, written at its creation, together with GROUP_UID."""
+POD_CLAIM: Final = "deviceshare"
+"""That claim's name in `spec.resourceClaims`."""
+
 WARNINGS: Final = f"{PREFIX}warnings"
 """What admission warned of, in lines, written by the webhook at the pod's creation. It gives nothing: anybody may."""
 
@@ -110,7 +115,7 @@ RESIZE: Final = f"{PREFIX}resize"
 """On pods with shares: `main=12288Mi` or `main=50%`, several with commas: how large containers' parts are to be."""
 
 ON_PODS: Final = USERS | {
-    *(SELECTED_DEVICES, GROUP_UID, POD_UID, SHARES, PLACED_ON, WARNINGS),
+    *(SELECTED_DEVICES, GROUP_UID, POD_UID, SHARES, PLACED_ON, CLAIM, WARNINGS),
     *(WOKEN_AT, NOMINATED_NODE, BIND_FENCE, ENDED, FORMER_DEVICES, REBIND, RESIZE),
 }
 """The annotations of pods, but for those of vendors and of containers (shares.is_annotation)."""
@@ -121,7 +126,7 @@ RECOVERED: Final = f"{PREFIX}recovered"
 
 # On ResourceClaims of our own, by which kube-scheduler gives a device to nobody else (holds.py), and on their pods.
 HOLD: Final = f"{PREFIX}hold"
-"""The label of both, and the annotation with the claim's node and the device's UUID."""
+"""The label of both, and the annotation with the claim's node and its devices' UUIDs."""
 HOLD_FINALIZER: Final = f"{PREFIX}hold"
 """Whoever may delete ResourceClaims can't end a hold."""
 GIVEN_UP: Final = f"{PREFIX}given-up"

@@ -205,6 +205,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=OFF,
             help="Whether ResourceClaims of deviceshare's own keep DRA from the devices of groups and shares.",
         ),
+        flag(
+            "--dra-handover",
+            type=click.Choice([ON, OFF]),
+            default=OFF,
+            help="Whether groups may hand devices over by a ResourceClaim (spec.handover: claim); with --dra-holds.",
+        ),
         flag("--ca-secret", default="", help="Make the webhooks' certificates; this Secret keeps the CA."),
         flag("--tls-cert", type=FILE, help="Or bring them: a certificate, PEM; read again when it changes."),
         flag("--tls-key", type=FILE, help="Its private key, PEM."),

@@ -81,6 +81,7 @@ class Settings:
     keep_nodes: str
     scaling_pods: str
     dra_holds: str
+    dra_handover: str
     excluded_namespaces: frozenset[str]
     namespace_selector: LabelSelector
     ca_secret: str

@@ -4,7 +4,8 @@ They never call the API server: each creation of a pod waits for the answer, and
 load of an API server that is already slow. They keep no state either, so a dry run needs no special case.
 """
 
-from collections.abc import Callable, Sized
+import asyncio
+from collections.abc import Awaitable, Callable, Sized
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -28,7 +29,7 @@ from deviceshare.domain.admission.own_resource_review import (
     review_repair,
     review_report,
 )
-from deviceshare.domain.admission.pod_injection import Injection, inject, inject_ephemeral
+from deviceshare.domain.admission.pod_injection import Injection, inject, inject_ephemeral, lacks_claim
 from deviceshare.domain.admission.pod_review import (
     Largest,
     no_largest,
@@ -74,6 +75,10 @@ _MAX_RESOURCES = 100
 """Of a group. Lists that are read item by item are bounded here: webhooks run before the API server's own checks."""
 
 
+GROUP_LOOKS, GROUP_LOOK_SECONDS = 10, 0.05
+"""How often a group that isn't known is looked for before its pod is injected, and the pauses."""
+_NO_CLAIMS = "spec.handover: it is off in this cluster (helm upgrade --set dra.handover=true): leave it out"
+
 _SHARES = tuple(resource.encode() for resource in DIALECTS)
 
 
@@ -112,6 +117,8 @@ class Admission:
     quotas: Quotas = field(default_factory=Quotas, kw_only=True)
     """To refuse groups that alone exceed one."""
 
+    by_claim: bool = field(default=False, kw_only=True)
+    """Whether groups may hand their devices over by a ResourceClaim."""
     life: GroupLife = field(default=DEFAULT_LIFE, kw_only=True)
     """What becomes of deleted groups whose spec doesn't say."""
 
@@ -124,11 +131,22 @@ class Admission:
     def routes(self) -> list[Route]:
         """The webhooks' paths, for a Server of `MAX_BODY` bytes."""
         return [
-            Route("POST", "/mutate-pods", _handler("Pod", self._mutate_pod, self.identity)),
+            Route("POST", "/mutate-pods", _handler("Pod", self._mutate_pod, self.identity, self._await_group)),
             Route("POST", "/validate-pods", _handler("Pod", self._validate_pod, self.identity)),
             Route("POST", "/validate-groups", _handler(contract.GROUP_KIND, self._validate_group)),
             Route("POST", "/validate-node-devices", _handler(contract.NODE_DEVICES_KIND, self._validate_node_devices)),
         ]
+
+    async def _await_group(self, request: ReviewRequest) -> None:
+        """Waits a moment for a group that was created just before its pod: how a pod gets devices, the group says."""
+        raw = bytes(request.object)
+        if not self.by_claim or request.operation != "CREATE" or contract.GROUP.encode() not in raw:
+            return
+        name = (decode_object(_concerns, request.object).metadata.annotations or {}).get(contract.GROUP, "")
+        for _ in range(GROUP_LOOKS):
+            if not name or self.groups.get(name):
+                return
+            await asyncio.sleep(GROUP_LOOK_SECONDS)
 
     def _mutate_pod(self, request: ReviewRequest) -> ReviewVerdict:
         ours, raw = request.operation == "UPDATE" and request.user_info.username == self.identity, bytes(request.object)
@@ -152,6 +170,7 @@ class Admission:
         if request.operation == "CREATE":
             pod, settings = _pod(request.object), self.injection
             group, namespace = self.groups.get(pod.group), request.namespace or pod.metadata.namespace
+            draft = _draft(request.object)
             refusal = review_new_pod(
                 pod,
                 group,
@@ -159,8 +178,9 @@ class Admission:
                 dialects=settings.dialects,
                 placement=settings.placement,
                 outsider=self.namespaces.refusal(group, namespace) if group else None,
+                lacks_claim=lacks_claim(draft, group) if group and group.claim else "",
             )
-            return self._verdict(refusal, bypasses(_draft(request.object)))
+            return self._verdict(refusal, bypasses(draft))
         if request.operation != "UPDATE":
             return ALLOWED
         if request.sub_resource == "ephemeralcontainers":
@@ -189,6 +209,9 @@ class Admission:
         refused, warnings = refusal_or_warnings(around, self.bypasses)
         return ReviewVerdict(refusal or refused, warnings=warnings)
 
+    def _handover_off(self, group: Group) -> str:
+        return _NO_CLAIMS if group.spec.handover and not self.by_claim else ""
+
     def _validate_group(self, request: ReviewRequest) -> ReviewVerdict:
         if request.sub_resource:
             return ALLOWED  # RBAC guards the status; a user with the right may need it to repair a group
@@ -196,12 +219,15 @@ class Admission:
             group = _group(request.object)
             if unknown := review_fields(GroupFields(), _fields(request.object)):
                 return ReviewVerdict(unknown)
+            if off := self._handover_off(group):
+                return ReviewVerdict(off)
             return ReviewVerdict(review_new_group(group) or review_quota(group, None, self.quotas.refusal(group)))
         if request.operation == "UPDATE":
             old, new = (_group(raw, whole=False) for raw in (request.old_object, request.object))
             before, now = (_fields(raw) for raw in (request.old_object, request.object))
-            if unknown := review_fields(before, now):
-                return ReviewVerdict(unknown)
+            changed = old.spec.handover != new.spec.handover
+            if refusal := review_fields(before, now) or (self._handover_off(new) if changed else ""):
+                return ReviewVerdict(refusal)
             return ReviewVerdict(review_changed_group(old, new) or review_quota(new, old, self.quotas.refusal(new)))
         if request.operation == "DELETE":
             group = decode_object(_groups, request.old_object, whole=False)
@@ -283,7 +309,16 @@ def _check_number(what: str, found: Sized, limit: int) -> None:
         raise UnreadableReviewObject(f"{len(found)} {what} are more than deviceshare accepts: at most {limit}")
 
 
-def _handler(kind: str, judge: Callable[[ReviewRequest], ReviewVerdict], identity: str = "") -> Handler:
+async def _nothing(_: ReviewRequest) -> None:
+    return
+
+
+def _handler(
+    kind: str,
+    judge: Callable[[ReviewRequest], ReviewVerdict],
+    identity: str = "",
+    first: Callable[[ReviewRequest], Awaitable[None]] = _nothing,
+) -> Handler:
     repeats = Repeats()
     most = MAX_LEDGER_MEMBERS if kind == contract.NODE_DEVICES_KIND else MAX_MEMBERS
 
@@ -295,6 +330,7 @@ def _handler(kind: str, judge: Callable[[ReviewRequest], ReviewVerdict], identit
                 log.warning("Refused a malformed review", path=request.path, error=str(error), **omitted)
             raise Refusal(400, f"{error}\n") from error
         try:
+            await first(review)
             verdict = judge(review)
             body = encode(review, verdict)
         except (UnreadableReviewObject, RecursionError) as error:

@@ -215,7 +215,7 @@ class Extender:
         names, whole = named_nodes(arguments)
         pod = self.guard(arguments.pod)
         self.binder.remember(pod)
-        if not pod.wants_devices and not pod.left_out:
+        if not pod.bound_by_us and not pod.left_out:
             return _json(filter_result(names, {}, whole))
         if fault := self.fault():
             return _json(error_result(fault), "not-ready")
@@ -241,7 +241,7 @@ class Extender:
         """Allows evictions only on nodes that pass filter already: evicting a pod releases no device of a claim."""
         asked = PREEMPTION.decode(body)
         pod, victims = self.guard(asked.pod), asked.victims
-        if not pod.wants_devices and not pod.left_out:
+        if not pod.bound_by_us and not pod.left_out:
             return _json(preemption_result(victims))
         if fault := self.fault():
             # Preemption's result has no field `Error`. At any status but 200 kube-scheduler evicts no pod.

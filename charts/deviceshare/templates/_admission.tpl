@@ -23,10 +23,14 @@ yes
 {{- fail (printf "admission=policies needs MutatingAdmissionPolicy in admissionregistration.k8s.io/v1, which Kubernetes %s doesn't serve (1.36 and later do, unless --runtime-config turns it off): set admission=auto or webhooks" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
 {{- $translates := or (has "hami" .Values.shares.dialects) (has "kai" .Values.shares.dialects) -}}
+{{- $byClaim := include "deviceshare.handoverByClaim" . -}}
+{{- if and (eq .Values.admission "policies") $byClaim -}}
+{{- fail "dra.handover: webhooks alone know which pods get a ResourceClaim: unset it, or set admission=webhooks" -}}
+{{- end -}}
 {{- if and (eq .Values.admission "policies") $translates -}}
 {{- fail "shares.dialects: webhooks alone translate what pods ask for in the words of hami and kai: leave both out, or set admission=webhooks" -}}
 {{- end -}}
-{{- if or (eq .Values.admission "policies") (and (eq .Values.admission "auto") $served (not $translates) (has "webhook" .Values.roles)) -}}
+{{- if or (eq .Values.admission "policies") (and (eq .Values.admission "auto") $served (not $translates) (not $byClaim) (has "webhook" .Values.roles)) -}}
 policies
 {{- else -}}
 webhooks

@@ -67,6 +67,9 @@ ipFamilies: {{ toJson . }}
     - --keep-nodes={{ ternary "on" "off" .Values.autoscaling.keepNodes }}
     - --scaling-pods={{ ternary "on" "off" .Values.autoscaling.scalingPods }}
     - --dra-holds={{ ternary "on" "off" (eq (include "deviceshare.holds" .) "yes") }}
+    {{- if include "deviceshare.handoverByClaim" . }}
+    - --dra-handover=on
+    {{- end }}
     - --preemption={{ ternary "on" "off" .Values.preemption }}
     {{- with .Values.webhooks.namespaceSelector }}
     - {{ printf "--namespace-selector=%s" (toJson .) | quote }}

@@ -45,6 +45,16 @@ yes
 {{- end -}}
 {{- end }}
 
+{{/* Not empty where groups may hand their devices over by a ResourceClaim. */}}
+{{- define "deviceshare.handoverByClaim" -}}
+{{- if .Values.dra.handover -}}
+{{- if not (include "deviceshare.holds" .) -}}
+{{- fail "dra.handover: groups' ResourceClaims are holds, too: set dra.holds=true" -}}
+{{- end -}}
+yes
+{{- end -}}
+{{- end }}
+
 {{/* Not empty where the pod has a kube-scheduler, which needs the extender. */}}
 {{- define "deviceshare.scheduler" -}}
 {{- if and .Values.scheduler.enabled (has "extender" .Values.roles) (not (include "deviceshare.gates" .)) }}yes{{ end }}

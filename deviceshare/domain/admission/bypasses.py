@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from posixpath import normpath
 from typing import Final, NamedTuple
 
-from deviceshare.domain import vendors
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.drafts import Draft, DraftContainer
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.shares import DIALECTS
@@ -118,7 +118,9 @@ def _host_paths(pod: Draft, _: Collection[str]) -> Iterator[str]:
 
 
 def _claims(pod: Draft, _: Collection[str]) -> Iterator[str]:
-    return (f"spec.resourceClaims[{position}]" for position, _ in enumerate(pod.spec.resource_claims or ()))
+    ours = contract.POD_CLAIM if contract.CLAIM in (pod.metadata.annotations or ()) else None
+    named = enumerate(pod.spec.resource_claims or ())
+    return (f"spec.resourceClaims[{position}]" for position, each in named if ours is None or each.get("name") != ours)
 
 
 def _limits(pod: Draft, skip: Collection[str]) -> Iterator[str]:

@@ -69,6 +69,7 @@ class DraftMount(Struct, frozen=True, rename="camel"):
 class DraftResources(Struct, frozen=True):
     limits: Json | None = None
     requests: Json | None = None
+    claims: list[Json] | None = None
 
 
 class DraftContainer(Struct, frozen=True, rename="camel"):

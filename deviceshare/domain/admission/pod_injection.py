@@ -18,7 +18,7 @@ from deviceshare.domain.admission.dialects import translated
 from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, concerns
 from deviceshare.domain.admission.settings import DEFAULTS, GATES, GROW, HOST, InjectionSettings
 from deviceshare.domain.objects import shares
-from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.groups import Group, claim_name
 from deviceshare.domain.objects.quantities import is_some
 from deviceshare.domain.objects.share_wishes import PREFERRED
 from deviceshare.domain.objects.shares import (
@@ -27,6 +27,7 @@ from deviceshare.domain.objects.shares import (
     INITS,
     METAGPU,
     MIB_PER_GIB,
+    NO_SHARE,
     Need,
     ShareRequest,
     container_annotation,
@@ -60,6 +61,8 @@ def inject(
     if concern is None:
         return Injection(warnings=[f"{where} {_NOTHING}"] if (where := pod.asks_for_nothing) else ())
     name, share = concern.group, concern.share
+    if group is not None and group.claim:
+        return _by_claim(pod, group, concern.ours, settings)
     asking = _shares_of(pod.spec, share) if share else {}
     patch, warnings = [*translation], [*warned]
     # Only deviceshare may write these: such a pod was copied from one that had devices.
@@ -77,6 +80,52 @@ def inject(
     if name and group is None and group_known:
         passing.append(f"SharedDeviceGroup {name!r} doesn't exist yet; the pod waits for it (kubectl get sdg)")
     return Injection(patch, [*passing, *warnings])
+
+
+def _by_claim(pod: Draft, group: Group, ours: Iterable[str], settings: InjectionSettings) -> Injection:
+    """The pod names its group's ResourceClaim, whose devices the driver brings; kube-scheduler alone binds it."""
+    spec, annotations, given = pod.spec, pod.metadata.annotations or {}, given_by_claim(group)
+    patch = [{"op": "remove", "path": _pointer("annotations", key)} for key in ours if key not in given]
+    patch += [_set(_pointer("annotations", k), text) for k, text in given.items() if annotations.get(k) != text]
+    patch += _label(pod, group.name)
+    if spec.scheduler_name in (None, "", contract.SCHEDULER_NAME):
+        patch.append(_set("/spec/schedulerName", contract.DEFAULT_SCHEDULER_NAME))
+    patch += _tolerations(spec, NO_SHARE, settings)
+    others = [each for each in spec.resource_claims or () if each.get("name") != contract.POD_CLAIM]
+    if (named := [*others, _named_claim(group)]) != spec.resource_claims:
+        patch.append(_set("/spec/resourceClaims", named))
+    for field, containers in spec.lists()[:2]:
+        for position, container in enumerate(containers or ()):
+            if container.resources is None:
+                patch.append(_set(f"/spec/{field}/{position}/resources", {"claims": [_USED_CLAIM]}))
+            elif _USED_CLAIM not in (claims := container.resources.claims or []):
+                patch.append(_set(f"/spec/{field}/{position}/resources/claims", [*claims, _USED_CLAIM]))
+    # Programs share the devices as those of other groups do.
+    frameworks = _environments(spec.lists()[:2], {}, settings, in_group=True, table=())
+    return Injection([*patch, *frameworks.patch], frameworks.warnings)
+
+
+_USED_CLAIM: Final = {"name": contract.POD_CLAIM}
+
+
+def _named_claim(group: Group) -> Json:
+    return {"name": contract.POD_CLAIM, "resourceClaimName": claim_name(group.uid)}
+
+
+def given_by_claim(group: Group) -> dict[str, str]:
+    """The annotations of a pod that gets the group's devices by a ResourceClaim."""
+    return {contract.CLAIM: group.claim, contract.GROUP_UID: group.uid}
+
+
+def lacks_claim(pod: Draft, group: Group) -> str:
+    """What a pod lacks to get the group's devices by its ResourceClaim, or ""."""
+    if _named_claim(group) not in (pod.spec.resource_claims or ()):
+        return f"spec.resourceClaims: {contract.POD_CLAIM}"
+    for field, containers in pod.spec.lists()[:2]:
+        for position, container in enumerate(containers or ()):
+            if _USED_CLAIM not in ((container.resources and container.resources.claims) or ()):
+                return f"spec.{field}[{position}].resources.claims: {contract.POD_CLAIM}"
+    return ""
 
 
 def inject_ephemeral(pod: Draft, existing: Collection[str], settings: InjectionSettings = DEFAULTS) -> Injection:
@@ -340,6 +389,7 @@ def _environments(
     *,
     in_group: bool,
     skip: Collection[str] = (),
+    table: tuple[Vendor, ...] = vendors.VENDORS,
 ) -> Injection:
     """The containers' variables, but for those of containers to skip; ephemeral ones can't ask for a share."""
     patch, warnings = list[Json](), list[str]()
@@ -348,7 +398,7 @@ def _environments(
             if container.name in skip:
                 continue
             share = None if field == "ephemeralContainers" else asking.get(container.name)
-            env, wanted = container.env or [], _variables(vendors.VENDORS, share, settings, in_group=in_group)
+            env, wanted = container.env or [], _variables(table, share, settings, in_group=in_group)
             complete, overridden = _merged(env, wanted)
             if complete != env:
                 patch.append(_set(f"/spec/{field}/{position}/env", complete))

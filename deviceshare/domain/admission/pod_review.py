@@ -10,7 +10,7 @@ from typing import Final
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.drafts import Draft, Systems, concern_of, concerns, is_ours_alone
-from deviceshare.domain.admission.pod_injection import reads
+from deviceshare.domain.admission.pod_injection import given_by_claim, reads
 from deviceshare.domain.admission.settings import EXTENDER, GATES
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pod_spec import Container
@@ -55,16 +55,20 @@ def review_new_pod(
     dialects: Systems = SYSTEMS,
     placement: str = EXTENDER,
     outsider: Reason | None = None,
+    lacks_claim: str = "",
 ) -> str:
     """Why this pod may not be created, or "".
 
     `group` is the one it names, as far as that is known; `dialects` are the other systems' that are served, and
-    `placement` is one of PLACEMENTS. `outsider` is why the group takes no pods of the pod's namespace.
+    `placement` is one of PLACEMENTS. `outsider` is why the group takes no pods of the pod's namespace, and
+    `lacks_claim` what the pod lacks to get its devices by a ResourceClaim.
     """
     concern = concern_of(pod.metadata.labels, pod.metadata.annotations, pod.share, dialects)
     if concern is None:
         return ""
     share = concern.share
+    if group is not None and group.claim:
+        return concern.fault or _by_claim_fault(pod, group, concern.ours, outsider, lacks_claim)
     return (
         concern.fault
         or _annotations_fault(concern.ours, pod.metadata.annotations)
@@ -74,6 +78,25 @@ def review_new_pod(
         or _injection_fault(pod, group, share)
         or _share_of_the_whole_pod(pod)
         or (_foreign_share(pod, group, share) or _too_large(pod, share, largest(share.of)) if share else "")
+    )
+
+
+def _by_claim_fault(pod: Pod, group: Group, ours: list[str], outsider: Reason | None, lacks_claim: str) -> str:
+    """Of a pod that is to get the group's devices by a ResourceClaim."""
+    given, annotations = given_by_claim(group), pod.metadata.annotations
+    others = [key for key in ours if annotations[key] != given.get(key)]
+    name, injected = f"metadata.annotations[{contract.GROUP}]", given.items() <= annotations.items()
+    if pod.share:
+        return (
+            f"spec.containers: a share can't be taken from {group.name!r}, which hands its devices over by a"
+            " ResourceClaim: leave the share or the group out"
+        )
+    return (
+        (f"{name}: {outsider}" if outsider else "")
+        or (f"{name}: {group.name!r} is being deleted: retry when it is gone" if group.deleting else "")
+        or _annotations_fault(others, annotations)
+        or ("" if injected and not lacks_claim else f"{lacks_claim or name}: {_NOT_INJECTED.format('the claim')}")
+        or _own_devices_fault(pod, pod.share)
     )
 
 

@@ -367,6 +367,8 @@ def _placed(pod: Pod) -> str:
 def _bound(pod: Pod, group: Group | None) -> str:
     if pod.impostor:
         return "it got a binding that was meant for an earlier pod of its name, and is deleted for that"
+    if pod.claim:
+        return f"it is on node {pod.node} with the devices of group {pod.group}, by ResourceClaim {pod.claim}"
     if not pod.devices:
         return f"it is on node {pod.node} without devices, since deviceshare did not bind it: delete and recreate it"
     if not pod.group:

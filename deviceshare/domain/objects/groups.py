@@ -229,6 +229,9 @@ class AllowedNamespaces(Struct, frozen=True, gc=False):
 MAX_COUNT = 1024
 """Devices of one resource in a group, as in the CRD's schema; more than any node has."""
 
+CLAIM: Final = "claim"
+"""How a group's devices are handed over: by a ResourceClaim that its pods name (DRA), not by variables."""
+
 STAY, MOVE = "Stay", "Move"
 """What becomes of a group whose node is lost, or cordoned."""
 
@@ -248,11 +251,19 @@ class GroupSpec(Struct, frozen=True, gc=False, rename="camel"):
     node_loss_policy: str = STAY
     cordon_policy: str = MOVE
     allowed_namespaces: AllowedNamespaces | None = None
+    handover: str = ""
 
     @property
-    def binding(self) -> tuple[dict[str, int], str, dict[str, str]]:
+    def binding(self) -> tuple[object, ...]:
         """What can't change while the group is bound."""
-        return self.resources, self.scheduling_strategy, self.node_selector
+        return self.resources, self.scheduling_strategy, self.node_selector, self.handover, self.claim_namespace
+
+    @property
+    def claim_namespace(self) -> str:
+        """The namespace of the ResourceClaim by which devices are handed over; "" where they are not."""
+        allowed = self.allowed_namespaces
+        one = allowed and allowed.from_ == SELECTOR and allowed.selector is None and len(allowed.names) == 1
+        return allowed.names[0] if self.handover == CLAIM and allowed and one else ""
 
 
 class GroupStatus(Struct, frozen=True, gc=False, rename="camel"):
@@ -322,9 +333,19 @@ class Group(Struct, frozen=True, gc=False, rename="camel"):
         return self.metadata.deletion_timestamp is not None
 
     @property
+    def claim(self) -> str:
+        """The ResourceClaim by which its pods get the devices, as `namespace/name`, or ""."""
+        return f"{self.spec.claim_namespace}/{claim_name(self.uid)}" if self.spec.claim_namespace else ""
+
+    @property
     def rebind(self) -> str:
         """The last request for other devices in place of unhealthy ones; "" when there was none."""
-        return self.metadata.annotations.get(contract.REBIND, "")
+        return "" if self.claim else self.metadata.annotations.get(contract.REBIND, "")
+
+
+def claim_name(uid: str) -> str:
+    """The name of the ResourceClaim of the group with this UID."""
+    return f"{contract.NAME}-{uid}"
 
 
 def name_fault(name: str) -> str:
@@ -368,7 +389,23 @@ def spec_faults(spec: GroupSpec) -> list[str]:
         if not is_label_value(value):
             faults.append(f"spec.nodeSelector[{printable(key)}]: {quoted(value)} can't be a label's value")
     faults += life_faults(spec.release_after, spec.deletion_policy)
-    return faults + (spec.allowed_namespaces.faults() if spec.allowed_namespaces else [])
+    faults += spec.allowed_namespaces.faults() if spec.allowed_namespaces else []
+    return faults + _handover_faults(spec)
+
+
+def _handover_faults(spec: GroupSpec) -> list[str]:
+    if not spec.handover:
+        return []
+    if spec.handover != CLAIM:
+        return [f"spec.handover: {quoted(spec.handover)} is not {CLAIM}: leave it out to hand over by variables"]
+    if not spec.claim_namespace:
+        whose = f"set {PATH} to from: {SELECTOR} and one namespace in names"
+        return [f"spec.handover: pods of one namespace can share a ResourceClaim: {whose}, or leave handover out"]
+    return [
+        f"spec.handover: {resource} has no DRA driver whose devices deviceshare can tell apart: leave it out"
+        for resource in sorted(spec.resources)
+        if (vendor := vendors.vendor_of(resource)) and not (vendor.dra and vendor.dra.whole)
+    ]
 
 
 # Users of a group: the pods that its deletion, refused or accepted, is about.

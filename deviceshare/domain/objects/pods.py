@@ -103,8 +103,18 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         return bool(self.group or self.share)
 
     @property
+    def claim(self) -> str:
+        """The ResourceClaim by which it gets its group's devices, or "". kube-scheduler alone binds such a pod."""
+        return self.metadata.annotations.get(contract.CLAIM, "") if contract.GROUP in self.metadata.labels else ""
+
+    @property
+    def bound_by_us(self) -> bool:
+        """Whether it waits for what our own bind gives."""
+        return self.wants_devices and not self.claim
+
+    @property
     def holder_uid(self) -> str:
-        """The UID of the holder whose devices the pod got at its binding, or "" before."""
+        """The UID of the holder whose devices the pod got at its binding, or at its creation by a ResourceClaim."""
         return holder_uid_of(self.metadata)
 
     @property
@@ -301,6 +311,8 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         """
         containers, share = [*self.spec.init_containers, *self.spec.containers], self.share
         label = [] if self.metadata.labels.get(contract.GROUP) == self.group else [f"the label {contract.GROUP}"]
+        if self.claim:
+            return label
         asking = {need.container for need in share.needs}
         served = vendors.vendors_of(share.of)
 

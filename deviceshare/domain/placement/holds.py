@@ -1,4 +1,4 @@
-"""Holds: ResourceClaims of our own, one for each device of groups and shares, so that DRA gives it to nobody else.
+"""Holds: ResourceClaims of our own on the devices of groups and shares, so that DRA gives them to nobody else.
 
 Where a DRA driver publishes devices, kube-scheduler allocates them by ResourceClaims alone. So each device that a
 ledger claims is allocated by kube-scheduler to a claim of ours, too, before any pod gets it: the claim names the device
@@ -6,16 +6,20 @@ by its UUID, and a pod of ours names the claim. Once it is allocated, the ledger
 reserved for, by which it stays, and the pod is deleted. deviceshare never writes an allocation, so it can't collide
 with kube-scheduler; it clears one, when by the ledger nobody can join by it any more.
 
+A group whose `spec.handover` is `claim` has one hold for all its devices, in the namespace of its pods, which name it
+themselves. So kube-scheduler allocates it for the first of them, and binds the others without any of us; its last pod
+is gone before it is cleared, and it is cleared before the ledger's claim goes.
+
 https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.hardware import Part
+from deviceshare.domain.objects.groups import claim_name
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.resource_slices import ResourceClaim
@@ -28,16 +32,25 @@ _DEVICE: Final = "device"
 _NEVER_RUNS: Final = "never-runs"
 
 
-class HeldDevice(NamedTuple):
-    """What a hold is of."""
+class Hold(NamedTuple):
+    """What a claim of ours is to hold."""
 
+    namespace: str
     node: str
-    uuid: str
+    uuids: tuple[str, ...]
+    group: str = ""
+    """The UID of the group that hands its devices over by it; "" for the hold of one device."""
 
     @property
     def name(self) -> str:
         """Of the claim, and of its pod."""
-        return f"{contract.HOLD_CLASS}-{_digest(f'{self.node} {self.uuid}')}"
+        if self.group:
+            return claim_name(self.group)
+        return f"{contract.HOLD_CLASS}-{_digest(f'{self.node} {self.uuids[0]}')}"
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 def _digest(text: str) -> str:
@@ -49,14 +62,20 @@ def label_of(node: str) -> str:
     return _digest(node)
 
 
-def held_device(claim: ResourceClaim, namespace: str) -> HeldDevice | None:
-    """What the claim is to hold; None for a claim that isn't ours. In `namespace` nobody else creates any."""
+def hold_of(claim: ResourceClaim, namespace: str) -> Hold | None:
+    """What the claim is to hold; None for a claim that isn't ours.
+
+    In `namespace` nobody else creates any. In others their users may; nobody but us enters a ledger in its status, and
+    which devices it has the allocation says.
+    """
     meta = claim.metadata
-    if not namespace or meta.namespace != namespace or contract.HOLD not in meta.labels:
+    of_one = meta.name.startswith(contract.HOLD_CLASS)
+    if contract.HOLD not in meta.labels or (of_one and meta.namespace != namespace):
         return None
-    node, _, uuid = meta.annotations.get(contract.HOLD, "").partition(" ")
-    found = HeldDevice(node, uuid)
-    return found if found.name == meta.name else None
+    node, *uuids = meta.annotations.get(contract.HOLD, "").split(" ")
+    group = "" if of_one else meta.name.removeprefix(f"{contract.NAME}-")
+    found = Hold(meta.namespace, node, tuple(uuids), group)
+    return found if uuids and found.name == meta.name else None
 
 
 def is_allocated(claim: ResourceClaim) -> bool:
@@ -84,25 +103,46 @@ def is_firm(claim: ResourceClaim) -> bool:
     return is_allocated(claim) and is_kept(claim) and not is_given_up(claim)
 
 
-def may_claim(ledger: NodeDevices, uuid: str) -> bool:
-    """Whether groups or shares have the device by the ledger, or may still use it: also where it can't be said."""
+def may_claim(ledger: NodeDevices, hold: Hold, by_claim: Collection[str]) -> bool:
+    """Whether who needs the hold has the devices by the ledger, or may still use them: also where it can't be said.
+
+    `by_claim` are the UIDs of the groups that hand theirs over by a hold of their own.
+    """
     if ledger.hidden_claims or not ledger.filled:
         return True
-    for claim in ledger.claims.values():
+    if hold.group:
+        mine = ledger.claims.get(hold.group)
+        return mine is not None and hold.group in by_claim and {d.uuid for d in ledger.held(mine)} == set(hold.uuids)
+    for uid, claim in ledger.claims.items():
         for device in (*claim.devices, *claim.replaced):
             names, vendor = {device.uuid, ledger.present(device).uuid} - {""}, vendor_of(device.resource)
             # Before the ledger knows the node's hardware, a claim by number may be of this device.
-            if uuid in names or (not names and vendor and vendor.dra):
+            if uid not in by_claim and (hold.uuids[0] in names or (not names and vendor and vendor.dra)):
                 return True
     return False
 
 
-def to_hold(ledger: NodeDevices) -> dict[str, Part]:
-    """By UUID, the devices among them that a DRA driver publishes; empty where there are to be no holds."""
-    published, claimed = ledger.status.published, {device.uuid for device in ledger.claimed()} - {""}
+def to_hold(
+    ledger: NodeDevices, namespace: str, groups: Mapping[str, str], there: Iterable[Hold] = ()
+) -> dict[Hold, str]:
+    """The holds that there are to be, each with its devices' resource; empty where there are to be none.
+
+    `namespace` is ours, `groups` are the namespaces of those by claim, by UID. What a group still hands over by one
+    that is `there` isn't held twice.
+    """
+    published = ledger.status.published
     if published.held is None:
         return {}
-    return {part.uuid: part for part in published.devices if part.uuid in claimed and not part.lost}
+    parts = {part.uuid: part.resource for part in published.devices if not part.lost}
+    found, taken = dict[Hold, str](), {uuid for hold in there if hold.group for uuid in hold.uuids}
+    for uid in groups.keys() & ledger.claims.keys():
+        uuids = tuple(sorted(device.uuid for device in ledger.held(ledger.claims[uid])))
+        taken |= set(uuids)
+        if uuids and parts.keys() >= set(uuids) and not ledger.claims[uid].releasing:
+            found[Hold(groups[uid], ledger.node, uuids, uid)] = parts[uuids[0]]
+    for uuid in sorted({device.uuid for device in ledger.claimed()} & parts.keys() - taken):
+        found[Hold(namespace, ledger.node, (uuid,))] = parts[uuid]
+    return found
 
 
 def _served(ledger: NodeDevices, uid: str) -> list[Device]:
@@ -126,7 +166,8 @@ def not_held(ledger: NodeDevices, *uids: str) -> Reason | None:
 
 def unheld(ledger: NodeDevices, claims: Iterable[ResourceClaim], *uids: str) -> Reason | None:
     """Likewise by the node's holds, read after the ledger: such a hold isn't cleared while these claims are there."""
-    firm = {found.uuid for each in claims if is_firm(each) and (found := held_device(each, each.metadata.namespace))}
+    found = (hold_of(each, each.metadata.namespace) for each in claims if is_firm(each))
+    firm = {hold.uuids[0] for hold in found if hold}
     return _not_yet(ledger, [device for uid in uids for device in _served(ledger, uid) if device.uuid not in firm])
 
 
@@ -144,29 +185,29 @@ def taken_by_others(ledger: NodeDevices, uid: str) -> str:
     return listed(taken)
 
 
-def hold_claim(held: HeldDevice, part: Part) -> Json:
+def hold_claim(hold: Hold, resource: str) -> Json:
     """The claim, as it is created."""
-    vendor = vendor_of(part.resource)
+    vendor = vendor_of(resource)
     driver = vendor.dra.name if vendor and vendor.dra else ""
-    names_it = f'device.driver == "{driver}" && device.attributes["{driver}"].uuid == "{held.uuid}"'
+    uuid, names = f'device.attributes["{driver}"].uuid', ", ".join(f'"{each}"' for each in hold.uuids)
     exactly = {
         "deviceClassName": contract.HOLD_CLASS,
         "allocationMode": "ExactCount",
-        "count": 1,
-        "selectors": [{"cel": {"expression": names_it}}],
+        "count": len(hold.uuids),
+        "selectors": [{"cel": {"expression": f'device.driver == "{driver}" && {uuid} in [{names}]'}}],
     }
     return {
         "metadata": {
-            "name": held.name,
-            "labels": {contract.HOLD: label_of(held.node)},
-            "annotations": {contract.HOLD: " ".join(held)},
+            "name": hold.name,
+            "labels": {contract.HOLD: label_of(hold.node)},
+            "annotations": {contract.HOLD: " ".join((hold.node, *hold.uuids))},
             "finalizers": [contract.HOLD_FINALIZER],
         },
         "spec": {"devices": {"requests": [{"name": _DEVICE, "exactly": exactly}]}},
     }
 
 
-def hold_pod(held: HeldDevice, claim: ResourceClaim) -> Json:
+def hold_pod(held: Hold, claim: ResourceClaim) -> Json:
     """The pod that has kube-scheduler allocate the claim. It runs nothing, and goes with the claim at the latest."""
     here = {"key": "metadata.name", "operator": "In", "values": [held.node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [here]}]}

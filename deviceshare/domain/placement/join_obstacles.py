@@ -319,6 +319,8 @@ def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reaso
     if pod.left_out:
         return left_out(pod)
     share = pod.share
+    if group is not None and not group.metadata.unreadable and pod.claim != group.claim:
+        return _other_handover(group)
     if lacking := pod.lacking(vendors_of(group.spec.resources if group else () if pod.group else share.of)):
         return pod_fault(pod) or not_injected(lacking)
     if share.faults:
@@ -338,6 +340,12 @@ def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reaso
     if fault := invalid(group) or namespaces.obstacle(group, pod.metadata.namespace):
         return fault
     return Reason(ReasonKind.GATED, f"the pod {behind_gates([pod])}") if pod.gates else None
+
+
+def _other_handover(group: Group) -> Reason:
+    whose = f"the ResourceClaim {group.claim}" if group.claim else "variables"
+    text = f"group {group.name} hands its devices over by {whose}, which the pod was not given at its creation"
+    return Reason(ReasonKind.NOT_INJECTED, text, RECREATE_POD)
 
 
 def not_injected(lacking: Iterable[str]) -> Reason:

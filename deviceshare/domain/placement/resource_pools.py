@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Part, Publica
 from deviceshare.domain.objects.printable import LONGEST_QUOTE, printable, quoted
 from deviceshare.domain.objects.quantities import amount
 from deviceshare.domain.objects.resource_slices import AllocatedDevice, ResourceClaim, ResourceSlice, SliceDevice
-from deviceshare.domain.placement.holds import held_device, is_firm
+from deviceshare.domain.placement.holds import Hold, hold_of, is_firm
 from deviceshare.domain.placement.shared_resources import DEVICE_UUID, LEAST_MIB, MOST, MOST_MIB
 from deviceshare.domain.vendors import DraDriver, Vendor
 
@@ -212,7 +212,7 @@ class DraView:
         self._namespace = namespace
         self._with_holds = holds
         self._holds: dict[str, dict[str, ResourceClaim]] = {}
-        """Our own claims by node and the UUID of the device."""
+        """Our own claims by node and key."""
         self._pools: dict[PoolKey, dict[str, ResourceSlice]] = {}
         self._pools_of: dict[str, set[PoolKey]] = {}
         """By node, the pools of which a slice names it."""
@@ -242,14 +242,14 @@ class DraView:
         """Takes in a claim's change; returns the nodes that it concerns."""
         nodes: set[str] = set()
         for each in filter(None, (old, new)):
-            if held := held_device(each, self._namespace):
-                nodes.add(held.node)
-                mine_there = self._holds.setdefault(held.node, {})
-                mine_there.pop(held.uuid, None)
+            if hold := hold_of(each, self._namespace):
+                nodes.add(hold.node)
+                mine_there = self._holds.setdefault(hold.node, {})
+                mine_there.pop(hold.key, None)
                 if each is new:
-                    mine_there[held.uuid] = each
+                    mine_there[hold.key] = each
                 if not mine_there:
-                    del self._holds[held.node]
+                    del self._holds[hold.node]
                 continue
             for place in _places(each):
                 mine = self._claims.setdefault(place, {})
@@ -266,17 +266,22 @@ class DraView:
                 self._hidden[each.metadata.key] = each
         return nodes - {""}
 
-    def holds(self, node: str) -> dict[str, ResourceClaim]:
-        """Our own claims on the node's devices, by UUID, as far as they go."""
-        return dict(self._holds.get(node, ()))
+    def holds(self, node: str) -> dict[Hold, ResourceClaim]:
+        """Our own claims on the node's devices."""
+        claims = self._holds.get(node, {}).values()
+        return {hold: claim for claim in claims if (hold := hold_of(claim, self._namespace))}
 
     def _nodes_at(self, pool: PoolKey) -> set[str]:
         """The nodes that slices of the pool name, and the one that has its name."""
         return {each.spec.node_name for each in self._pools.get(pool, {}).values()} | {pool[1]} - {""}
 
-    def publication(self, node: str, *, claims_known: bool = True) -> Publication:
-        """What is known of the node's devices. Without `claims_known`, who holds which of them isn't."""
-        found = [self._of_driver(node, vendor, vendor.dra, claims_known) for vendor in vendors.VENDORS if vendor.dra]
+    def publication(self, node: str, *, claims_known: bool = True, holders: Collection[str] = ()) -> Publication:
+        """What is known of the node's devices. Without `claims_known`, who holds which of them isn't.
+
+        `holders` are the UIDs in the node's ledger: a group's hold is a stranger's claim where that doesn't name it.
+        """
+        rows = [(vendor, vendor.dra) for vendor in vendors.VENDORS if vendor.dra]
+        found = [self._of_driver(node, vendor, driver, claims_known, holders) for vendor, driver in rows]
         every = [each for each in found if each != NOTHING_PUBLISHED]
         if len(every) < 2:
             return every[0] if every else NOTHING_PUBLISHED
@@ -288,7 +293,9 @@ class DraView:
             None if all(each.held is None for each in every) else [uuid for each in every for uuid in each.held or ()],
         )
 
-    def _of_driver(self, node: str, vendor: Vendor, driver: DraDriver, claims_known: bool) -> Publication:
+    def _of_driver(
+        self, node: str, vendor: Vendor, driver: DraDriver, claims_known: bool, holders: Collection[str]
+    ) -> Publication:
         keys = {key for key in self._pools_of.get(node, ()) if key[0] == driver.name}
         held = self._held(node, driver, keys)
         if not keys and not held:
@@ -306,14 +313,15 @@ class DraView:
             reason = f"ResourceClaim {hidden[0]} can't be read, and may hold any of its devices"
             cure = f"see what is wrong with it: {quoted(self._hidden[hidden[0]].metadata.fault)}"
             withheld.append(Withheld(vendor.resource, reason, cure))
-        firm = []
-        for uuid, claim in self._holds.get(node, {}).items():
+        firm = list[str]()
+        for hold, claim in self.holds(node).items():
             names = [(each.pool, each.device) for each in claim.holds if each.driver == driver.name]
-            if any((device := reading.named.get(name)) and device.uuid != uuid for name in names):
+            others = hold.group and hold.group not in holders
+            if others or any((device := reading.named.get(name)) and device.uuid not in hold.uuids for name in names):
                 # The name is another device's by now.
                 held |= {name: {*held.get(name, ()), claim.metadata.key} for name in names}
-            elif names and is_firm(claim):
-                firm.append(uuid)
+            elif len(names) == len(hold.uuids) and is_firm(claim):
+                firm += hold.uuids
         holds, unknown = _match(reading, held)
         if unknown:
             withheld += _unmatched(vendor, driver, unknown)

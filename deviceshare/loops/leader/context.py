@@ -49,6 +49,12 @@ class PodBinder(Protocol):
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None: ...
 
 
+class GroupBinder(Protocol):
+    """A Binder that claims devices for a group without a pod of it to bind; raises what `bind` raises."""
+
+    async def settle(self, group: Group, node: str, pod: str) -> object: ...
+
+
 class GatePlacement(NamedTuple):
     """What placing behind scheduling gates needs besides (decision 16)."""
 
@@ -96,6 +102,8 @@ class ControllerContext:
     """Where our own ResourceClaims are."""
     holds: bool = False
     """Whether there are to be some, on nodes whose devices DRA publishes."""
+    group_binder: GroupBinder | None = None
+    """Who claims devices for groups that hand them over by a ResourceClaim; None where there are to be none."""
     uninjected: Mirror[Pod] | None = None
     """Pods without a node that admission should have injected and didn't; None where they are left as they are."""
     namespace_selector: LabelSelector = EVERYTHING
@@ -246,7 +254,7 @@ class Index:
         self.named.put(key, pod.group if pod else "")
         self.pending.put(key, pod.queue_key if pod and pod.pending else "")
         self.holding.put(key, pod.node if pod and pod.lives and pod.holder_uid and not pod.impostor else "")
-        self._gated.put(key, "gated" if pod and pod.awaits_placement and pod.wants_devices else "")
+        self._gated.put(key, "gated" if pod and pod.awaits_placement and pod.bound_by_us else "")
 
     def change_group(self, change: ObjectChange[Group]) -> None:
         """Applies a change of one group."""

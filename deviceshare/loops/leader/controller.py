@@ -22,7 +22,7 @@ from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.gates import Gates
 from deviceshare.loops.leader.group_statuses import GroupStatuses
-from deviceshare.loops.leader.holds import Holds
+from deviceshare.loops.leader.holds import GroupClaims, Holds
 from deviceshare.loops.leader.ledgers import Ledgers
 from deviceshare.loops.leader.pod_events import PodEvents
 from deviceshare.loops.leader.preemptor import Preemptor
@@ -182,6 +182,7 @@ class Controller:
         self._statuses = GroupStatuses(context)
         self._releaser = Releaser(context)
         self._holds = Holds(context, self._dra, self._releaser) if context.holds else None
+        self._group_claims = GroupClaims(context, context.group_binder) if context.group_binder else None
         self._rebinder = Rebinder(context)
         self._resizer = Resizer(context)
         self._endings = Endings(context)
@@ -205,6 +206,7 @@ class Controller:
             self._uninjected.queue,
             self._pod_events.queue,
             *([self._holds.queue] if self._holds else ()),
+            *([self._group_claims.queue] if self._group_claims else ()),
             *([self._preemptor.queue] if self._preemptor else ()),
             *([self._scaler.queue] if self._scaler else ()),
             *(self._gates.queues if self._gates else ()),
@@ -269,6 +271,8 @@ class Controller:
         self._releaser.change_pod(change)
         for group in {pod.group for pod in change.sides} - {""}:
             self._statuses.enqueue_for_pods(group)
+            if self._group_claims:
+                self._group_claims.enqueue(group)
         for pod in change.sides:
             if pod.holder_uid:
                 self._rebinder.change_pod(pod)
@@ -314,6 +318,8 @@ class Controller:
         self._statuses.change(change)
         self._waker.enqueue(change.key)
         self._quotas.change_group(change)
+        if self._group_claims:
+            self._group_claims.change_group(change)
         if self._gates:
             self._gates.enqueue()
         if change.new:
@@ -347,6 +353,9 @@ class Controller:
     def _enqueue_waiting(self) -> None:
         """Has whoever may place waiting pods look at them: devices came free, or a node changed."""
         self._waker.enqueue_waiting()
+        if self._group_claims:
+            for group in self._context.index.waiting_groups:
+                self._group_claims.enqueue(group)
         if self._gates:
             self._gates.enqueue()
 

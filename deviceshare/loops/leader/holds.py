@@ -1,4 +1,4 @@
-"""The reconciler of holds: has kube-scheduler allocate each device of groups and shares to a claim of ours (holds.py).
+"""The reconcilers of holds: kube-scheduler allocates each device of groups and shares to a claim of ours (holds.py).
 
 | A hold is              | and its device is claimed in the ledger | and it isn't                                     |
 |------------------------|-----------------------------------------|--------------------------------------------------|
@@ -12,33 +12,48 @@ Each step is one conditional write, and may be the last of this process. The las
 holders: a bind writes the ledger's claim, and then reads that its holds aren't marked; the leader marks a hold, and
 then reads that the ledger has no claim. One of the two sees the other. Who takes the mark away writes the hold, so that
 the clearing fails of a leader that was held up behind its look. What the ledger says of holds is for those who wait.
+
+A group's own hold has no pod of ours: its pods name it. Who releases the group clears it first (`end_hold`), as long as
+no pod is entered; kube-scheduler enters one before it binds it, so that of the two writes one fails.
 """
 
+import asyncio
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from deviceshare import timestamps
-from deviceshare.domain import contract
+from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.resource_slices import ResourceClaim
 from deviceshare.domain.placement import holds
-from deviceshare.domain.placement.holds import HeldDevice
+from deviceshare.domain.placement.holds import Hold
+from deviceshare.domain.placement.join_obstacles import pod_obstacle
+from deviceshare.domain.placement.node_choice import Occupancy, choose_node, in_turn
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import HOLDS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.leader.context import ClaimKey, ControllerContext
+from deviceshare.loops.leader.context import ClaimKey, ControllerContext, GroupBinder, own_key
 from deviceshare.loops.leader.releaser import Releaser
-from deviceshare.loops.ports import Conflict, NotFound, ObjectChange
-from deviceshare.loops.queue import Queue
+from deviceshare.loops.ports import ApiError, Conflict, NotFound, ObjectChange
+from deviceshare.loops.protocol.bind import Refused
+from deviceshare.loops.protocol.release import let_go, write_hold
+from deviceshare.loops.queue import Later, Queue
 
 log = structlog.get_logger(__name__)
+
+Json = holds.Json
 
 LOOK_SECONDS: Final = 5.0
 """Between two looks at a hold that isn't allocated, whose pod somebody may have deleted, or whose pod remains."""
 AGAIN_SECONDS: Final = 0.2
 """Before a hold is looked at again whose pod is ending, or for which the ledger has a claim after all."""
+UNFIT_SECONDS: Final = 20.0
+"""After so long a group leaves a node on which kube-scheduler puts none of its pods, as where CPU is missing."""
+AVOID_SECONDS: Final = 60.0
+"""For how long it avoids that node then."""
 
 
 class Holds:
@@ -61,59 +76,74 @@ class Holds:
         ledger = self._context.ledgers.get(node)
         if ledger and (ledger.metadata.unreadable or not ledger.filled):
             return  # Any device may be somebody's.
-        there = self._dra.holds(node)
-        for uuid, part in holds.to_hold(ledger).items() if ledger else ():
-            if uuid not in there:
-                held = HeldDevice(node, uuid)
+        there, by_claim = self._dra.holds(node), self._by_claim(ledger)
+        wanted = holds.to_hold(ledger, self._context.holds_namespace, by_claim, there) if ledger else {}
+        for hold, resource in wanted.items():
+            if hold not in there:
                 with suppress(Conflict):  # One that is ending has its name, or another leader created it.
-                    await self._context.cluster.create(HOLDS, holds.hold_claim(held, part), self._namespace)
+                    await self._context.cluster.create(HOLDS, holds.hold_claim(hold, resource), hold.namespace)
                 self.queue.add(node, AGAIN_SECONDS)
-        for uuid, claim in there.items():
+        for hold, claim in there.items():
             if claim.metadata.unreadable:
                 continue
-            held = HeldDevice(node, uuid)
             with suppress(NotFound, Conflict):  # It was written meanwhile, of which there is an event.
-                if ledger and holds.may_claim(ledger, uuid):
-                    await self._keep(held, claim, ledger)
+                if ledger and holds.may_claim(ledger, hold, by_claim):
+                    await self._keep(hold, claim, ledger)
                 else:
-                    await self._give_up(held, claim)
+                    await self._give_up(hold, claim)
         if ledger:
             self._enqueue_taken(ledger)
 
-    @property
-    def _namespace(self) -> str:
-        return self._context.holds_namespace
+    def _by_claim(self, ledger: NodeDevices | None) -> dict[str, str]:
+        """The namespaces of the groups in the ledger that hand their devices over by a hold of their own, by UID."""
+        names = (claim.group for claim in ledger.claims.values() if claim.group) if ledger else ()
+        found = filter(None, map(self._context.groups.get, names))
+        return {group.uid: group.spec.claim_namespace for group in found if group.spec.claim_namespace}
 
     def _was_lately(self, claim: ResourceClaim, what: str) -> bool:
         """Whether that was done for the claim a moment ago, of which not every event needs another request."""
         known, at = self._done.get(claim.metadata.key, ("", 0.0))
         return known == what and self._context.clock() < at + LOOK_SECONDS
 
-    async def _keep(self, held: HeldDevice, claim: ResourceClaim, ledger: NodeDevices) -> None:
+    async def _keep(self, held: Hold, claim: ResourceClaim, ledger: NodeDevices) -> None:
         if not holds.is_allocated(claim):
             if claim.metadata.deletion_timestamp:  # Somebody deleted it; another takes its place.
-                await self._let_go(claim)
+                await let_go(self._context.cluster, claim)
+            elif held.group:
+                self._await_pods(held, claim)
             elif not self._was_lately(claim, "allocate"):
                 with suppress(Conflict):  # It is there.
-                    await self._context.cluster.create(PODS, holds.hold_pod(held, claim), self._namespace)
+                    await self._context.cluster.create(PODS, holds.hold_pod(held, claim), held.namespace)
                 self._done[claim.metadata.key] = "allocate", self._context.clock()
             self.queue.add(held.node, LOOK_SECONDS)
         elif not holds.is_kept(claim):
             await self._write(claim, holds.keeping(claim, ledger), status=True)
-            log.info("Held device", node=held.node, device=held.uuid)
+            log.info("Held devices", node=held.node, devices=held.uuids, claim=held.key)
         elif holds.is_given_up(claim):
             await self._write(claim, holds.giving_up(claim, None))
-        elif holds.has_pod(claim) and not self._was_lately(claim, "end"):
+        elif holds.has_pod(claim) and not held.group and not self._was_lately(claim, "end"):
             await self._delete_pod(held)
             self._done[claim.metadata.key] = "end", self._context.clock()
 
-    async def _give_up(self, held: HeldDevice, claim: ResourceClaim) -> None:
+    def _await_pods(self, held: Hold, claim: ResourceClaim) -> None:
+        """Has the group leave the node if kube-scheduler doesn't put any of its pods there for a while."""
+        now = self._context.clock()
+        _, since = self._done.setdefault(claim.metadata.key, ("await", now))
+        for group in self._context.index.bound[held.node]:
+            if group.uid == held.group and not self._context.index.pending[group.name]:
+                self._done[claim.metadata.key] = "await", now
+            elif group.uid == held.group and now >= since + UNFIT_SECONDS:
+                self._releaser.displace_group(own_key(group))
+
+    async def _give_up(self, held: Hold, claim: ResourceClaim) -> None:
         self._done.pop(claim.metadata.key, None)
         if not holds.is_allocated(claim):
             if await self._delete_pod(held):
                 self.queue.add(held.node, AGAIN_SECONDS)  # kube-scheduler may be allocating it at this moment.
             else:
-                await self._let_go(claim)
+                await let_go(self._context.cluster, claim)
+        elif held.group and holds.has_pod(claim):
+            pass  # They end first, of which there is an event.
         elif not holds.is_given_up(claim):
             await self._write(claim, holds.giving_up(claim, timestamps.micro_now()))
             self.queue.add(held.node, AGAIN_SECONDS)
@@ -121,10 +151,10 @@ class Holds:
             self.queue.add(held.node, AGAIN_SECONDS)
         else:
             cleared = await self._write(claim, holds.clearing(claim), status=True)
-            log.info("Gave up device", node=held.node, device=held.uuid)
-            await self._let_go(cleared)
+            log.info("Gave up devices", node=held.node, devices=held.uuids, claim=held.key)
+            await let_go(self._context.cluster, cleared)
 
-    async def _is_needed(self, held: HeldDevice) -> bool:
+    async def _is_needed(self, held: Hold) -> bool:
         """Whether somebody may have joined by the hold: by the ledger alone, fresh, which is read after the mark."""
         fresh = await find(self._context.cluster, NODE_DEVICES, held.node)
         if fresh is None:
@@ -132,29 +162,20 @@ class Holds:
             node, index = await find(self._context.cluster, NODES, held.node), self._context.index
             return bool((node and node.shared) or index.holding[held.node] or index.bound[held.node])
         self._context.ledgers.put(fresh)
-        return holds.may_claim(fresh, held.uuid)
+        return holds.may_claim(fresh, held, self._by_claim(fresh))
 
-    async def _let_go(self, claim: ResourceClaim) -> None:
-        """Deletes a hold that isn't allocated."""
-        if contract.HOLD_FINALIZER in claim.metadata.finalizers:
-            claim = await self._write(claim, holds.letting_go(claim))
-        meta = claim.metadata
-        await self._context.cluster.delete(
-            HOLDS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version
-        )
-
-    async def _delete_pod(self, held: HeldDevice) -> bool:
+    async def _delete_pod(self, held: Hold) -> bool:
         """Whether it was there."""
+        if held.group:
+            return False
         try:
-            await self._context.cluster.delete(PODS, held.name, self._namespace)
+            await self._context.cluster.delete(PODS, held.name, held.namespace)
         except NotFound:
             return False
         return True
 
-    async def _write(self, claim: ResourceClaim, body: dict[str, Any], *, status: bool = False) -> ResourceClaim:
-        meta, subresource = claim.metadata, "status" if status else ""
-        cluster = self._context.cluster
-        written = await cluster.patch(HOLDS, meta.name, body, namespace=meta.namespace, subresource=subresource)
+    async def _write(self, claim: ResourceClaim, body: Json, *, status: bool = False) -> ResourceClaim:
+        written = await write_hold(self._context.cluster, claim, body, status=status)
         if self._context.resource_claims:
             self._context.resource_claims.put(written)
         return written
@@ -164,3 +185,60 @@ class Holds:
         for uid, claim in ledger.claims.items():
             if claim.group and holds.taken_by_others(ledger, uid):
                 self._releaser.queue.add(ClaimKey(ledger.node, uid, claim.group))
+
+
+class GroupClaims:
+    """The reconciler of groups by claim without a node: claims devices for them, as a bind does for others.
+
+    No bind of ours comes by, so the node is chosen here for the first of their pods, as for pods behind our scheduling
+    gate (node_choice.py). Whether that has CPU left is for kube-scheduler to say. Keyed by the group's name.
+    """
+
+    def __init__(self, context: ControllerContext, binder: GroupBinder) -> None:
+        self._context = context
+        self._binder = binder
+        self._left: dict[tuple[str, str], float] = {}
+        """Until when a group, by its UID, avoids a node."""
+        self.queue: Queue[str] = Queue("group-claims", self._reconcile, workers=4, clock=context.clock)
+
+    def change_group(self, change: ObjectChange[Group]) -> None:
+        """Takes in a change of a group, which may have left its node."""
+        old, new = change.old, change.new
+        if old and new and old.claim and old.node and not new.node:
+            now = self._context.clock()
+            self._left = {key: until for key, until in self._left.items() if until > now}
+            self._left[new.uid, old.node] = now + AVOID_SECONDS
+        self.enqueue(change.key)
+
+    def enqueue(self, name: str) -> None:
+        """Enqueues a group by claim that pods may wait for."""
+        group = self._context.groups.get(name)
+        if group and group.claim and not group.node:
+            self.queue.add(name)
+
+    async def _reconcile(self, name: str) -> None:
+        group, now = self._context.groups.get(name), self._context.clock()
+        if group is None or group.metadata.unreadable or group.deleting or group.node or not group.claim:
+            return
+        avoided = [node for (uid, node), until in self._left.items() if uid == group.uid and until > now]
+        for pod in in_turn(self._context.index.pending[name]):
+            if pod.metadata.deletion_timestamp or pod_obstacle(pod, group, self._context.fleet.namespaces):
+                continue
+            if node := await self._choose(pod, group, avoided):
+                try:
+                    await self._binder.settle(group, node, pod.metadata.key)
+                except (Refused, ApiError) as error:
+                    log.warning("Claimed no devices for a group", group=name, node=node, reason=str(error))
+                    raise Later(1.0) from None
+            elif avoided:
+                raise Later(AVOID_SECONDS / 4)
+            return
+
+    async def _choose(self, pod: Pod, group: Group, avoided: list[str]) -> str:
+        search = choose_node(self._context.fleet, Occupancy(), pod, group.request, avoided)
+        while True:
+            try:
+                next(search)
+            except StopIteration as end:
+                return str(end.value.node)
+            await asyncio.sleep(0)

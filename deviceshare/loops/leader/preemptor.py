@@ -71,7 +71,8 @@ class Preemptor:
         self._sharing.pop(key, None)
         if new and new.share and new.lives:
             self._sharing[key] = priority_of(new)
-        if new and new.pending and new.spec.preemption_policy != NEVER and (new.refusal or new.awaits_placement):
+        waits = new and new.pending and new.bound_by_us and (new.refusal or new.awaits_placement)
+        if new and waits and new.spec.preemption_policy != NEVER:
             self._waiting.add(key)
             self.queue.add(ALL, GATHER_SECONDS)
         if old and not (new and new.pending):

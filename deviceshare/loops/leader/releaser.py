@@ -21,6 +21,7 @@ when each mark has been seen is remembered, so that a release that is retried do
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -29,11 +30,11 @@ from deviceshare import timestamps
 from deviceshare.domain import contract
 from deviceshare.domain.answers.group_status import idle_seconds, left_cordoned, moved, release_reason, unbound_for
 from deviceshare.domain.objects.devices import described
-from deviceshare.domain.objects.groups import Group, uses
+from deviceshare.domain.objects.groups import Group, claim_name, uses
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.placement.holds import taken_by_others
+from deviceshare.domain.placement.holds import hold_of, taken_by_others
 from deviceshare.domain.placement.join_obstacles import pod_obstacle
 from deviceshare.domain.placement.node_choice import barred, is_lost, leaves_cordoned, left_behind, moves
 from deviceshare.domain.wording import listed
@@ -43,7 +44,7 @@ from deviceshare.loops.leader.context import ClaimKey, ControllerContext, Unchan
 from deviceshare.loops.ports import NotFound, ObjectChange
 from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.bind import BIND_SECONDS
-from deviceshare.loops.protocol.release import Cause, Outcome, release
+from deviceshare.loops.protocol.release import Cause, Outcome, end_hold, release
 from deviceshare.loops.queue import Backoff, Later, Queue
 
 log = structlog.get_logger(__name__)
@@ -155,6 +156,11 @@ class Releaser:
         self._displaced.setdefault(key, self._context.clock())
         self.queue.add(key, DISPLACED_SECONDS)
 
+    def displace_group(self, key: ClaimKey) -> None:
+        """Likewise a group by claim, none of whose pods kube-scheduler puts there."""
+        self._displaced.setdefault(key, self._context.clock())
+        self.queue.add(key)
+
     def preempt(self, node: str, uid: str, group: str, why: str) -> None:
         """Has a group that no pod uses leave its node, so that a pod of higher priority gets its devices."""
         key = ClaimKey(node, uid, group)
@@ -204,6 +210,7 @@ class Releaser:
             self._context.stop_binds(self._marked_since, key),
             leave.cause if leave else None,
             marked=bool(claim.releasing) and leave is None,
+            frees=partial(self._end_hold, key.uid),
         )
         if outcome is Outcome.IN_USE:
             self._report_use(key, claim)
@@ -230,6 +237,13 @@ class Releaser:
                     self._context.recorder.note(subject_of(group), leave.event, leave.text)
                 if leave.why == "idle":
                     self._context.on_released()
+
+    async def _end_hold(self, uid: str) -> bool:
+        """Whether no pod can join by a ResourceClaim of the group any more; most holders have none."""
+        name, claims = claim_name(uid), self._context.resource_claims
+        mine = [claim for claim in claims.values() if claim.metadata.name == name] if claims else []
+        ours = [claim for claim in mine if hold_of(claim, self._context.holds_namespace)]
+        return all([await end_hold(self._context.cluster, claim) for claim in ours])
 
     def _forget(self, key: ClaimKey) -> None:
         self._unbound_since.forget(key)

@@ -105,7 +105,7 @@ class Waker:
             self._free_place(old)
             self._left_out.forget(old.metadata.uid)
         for pod in change.sides:
-            if pod.wants_devices and pod.refusal:
+            if pod.bound_by_us and pod.refusal:
                 self._deciding.add(pod.queue_key, GATHER_SECONDS)
 
     def enqueue(self, group: str) -> None:

@@ -5,18 +5,22 @@ to begin: every step looks again, and each can be the last that this process tak
 claim, by which nobody joins, and which the next release ends.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from enum import Enum
 from typing import Any, NamedTuple
 
+from deviceshare.domain import contract
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.resource_slices import ResourceClaim
+from deviceshare.domain.placement import holds
+from deviceshare.domain.placement.holds import Json
 from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.loops.ports import Cluster, Conflict
+from deviceshare.loops.kinds import HOLDS, NODE_DEVICES
+from deviceshare.loops.ports import Cluster, Conflict, NotFound
 from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.claiming import new_mark, write_claims
 from deviceshare.loops.protocol.holders import BindStop
@@ -45,14 +49,25 @@ class Cause(NamedTuple):
     """Fields of its status that say why it left."""
 
 
+async def _is_free() -> bool:
+    return True
+
+
 async def release(
-    cluster: Cluster, node: str, uid: str, stop_binds: BindStop, cause: Cause | None = None, *, marked: bool = False
+    cluster: Cluster,
+    node: str,
+    uid: str,
+    stop_binds: BindStop,
+    cause: Cause | None = None,
+    *,
+    marked: bool = False,
+    frees: Callable[[], Awaitable[bool]] = _is_free,
 ) -> Outcome:
     """Releases the claim of the holder `uid` on the node, unless it turns out to be needed.
 
     Without a `cause` a holder that lives there keeps it. A pod with these devices keeps it in any case.
     `marked` says that the claim was seen with a mark: if it bears none any more, somebody took it away, and nothing is
-    done.
+    done. `frees` ends a hold by which kube-scheduler alone has pods join (`end_hold`), and says whether none is left.
     """
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None:
@@ -84,11 +99,44 @@ async def release(
         if stopped or not await stop_binds(cluster, pods, mark):
             break
         stopped = True
+    if not await frees():
+        return await _stay(cluster, seen, uid, group) if here else Outcome.IN_USE
     if here and group and cause:
         return await _leave(cluster, seen, group, cause)
     # 6. Drop, by the version of step 1: had anybody taken the mark away meanwhile, this fails.
     await write_claims(cluster, seen, ledger.drop_patch(seen, uid))
     return Outcome.FREED
+
+
+async def end_hold(cluster: Cluster, claim: ResourceClaim) -> bool:
+    """Whether the hold of a group by claim is gone, unless pods are entered in it, or a write meets another.
+
+    kube-scheduler enters a pod before it binds it, and none in a claim that is gone.
+    """
+    fresh = await find(cluster, HOLDS, claim.metadata.name, claim.metadata.namespace)
+    if fresh is None:
+        return True
+    if holds.has_pod(fresh):
+        return False
+    with suppress(NotFound):
+        if holds.is_allocated(fresh):
+            fresh = await write_hold(cluster, fresh, holds.clearing(fresh), status=True)
+        await let_go(cluster, fresh)
+    return True
+
+
+async def let_go(cluster: Cluster, claim: ResourceClaim) -> None:
+    """Deletes a hold that isn't allocated."""
+    if contract.HOLD_FINALIZER in claim.metadata.finalizers:
+        claim = await write_hold(cluster, claim, holds.letting_go(claim))
+    meta = claim.metadata
+    await cluster.delete(HOLDS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version)
+
+
+async def write_hold(cluster: Cluster, claim: ResourceClaim, body: Json, *, status: bool = False) -> ResourceClaim:
+    """A write of a ResourceClaim of ours."""
+    meta, subresource = claim.metadata, "status" if status else ""
+    return await cluster.patch(HOLDS, meta.name, body, namespace=meta.namespace, subresource=subresource)
 
 
 async def _leave(cluster: Cluster, seen: NodeDevices, group: Group, cause: Cause) -> Outcome:

@@ -4,7 +4,7 @@ Ownership is written in three places (the claim, the group's status, the annotat
 can be deleted by hand and is recreated from the others. What contradicts is reported, never guessed.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -24,9 +24,10 @@ from deviceshare.domain.placement.holdings import (
     of_pods,
     reconcile_holdings,
 )
+from deviceshare.domain.placement.holds import hold_of, is_allocated
 from deviceshare.domain.placement.rooms import used
 from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.kinds import GROUPS, HOLDS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Undecodable
 from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.claiming import new_mark, write_claims
@@ -138,12 +139,24 @@ async def readopt(cluster: Cluster, name: str) -> Group | None:
         return None
     claim = seen.claims.get(group.uid)
     if claim is None:
-        claim = await cover(cluster, seen, mine, group.uid)
+        by_claim = await _of_hold(cluster, group, seen) if group.claim else []
+        claim = await cover(cluster, seen, mine, group.uid, by_claim=by_claim)
     elif claim.releasing:
         # A collector is at it and may have looked for pods already. Without the mark its last write fails; were it
         # to mark the claim again, its fence would fail our settling.
         await write_claims(cluster, seen, ledger.unmark_patch(seen, group.uid))
     return await _settle(cluster, group, node, claim) if claim else None
+
+
+async def _of_hold(cluster: Cluster, group: Group, seen: NodeDevices) -> list[Holding]:
+    """What the group's pods have by its ResourceClaim, which kube-scheduler allocated on the node."""
+    namespace, _, name = group.claim.partition("/")
+    claim = await find(cluster, HOLDS, name, namespace)
+    hold = hold_of(claim, "") if claim and is_allocated(claim) else None
+    if hold is None or hold.node != seen.node:
+        return []
+    devices = tuple(part.device for part in seen.status.published.devices if part.uuid in hold.uuids)
+    return [Holding(group.holder, devices)] if len(devices) == len(hold.uuids) else []
 
 
 async def _settle(cluster: Cluster, group: Group, node: str, claim: Claim) -> Group:
@@ -168,16 +181,22 @@ async def name_claim(cluster: Cluster, name: str) -> Group | None:
 
 
 async def cover(
-    cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod], uid: str, group: Group | None = None
+    cluster: Cluster,
+    seen: NodeDevices,
+    pods: Iterable[Pod],
+    uid: str,
+    group: Group | None = None,
+    *,
+    by_claim: Sequence[Holding] = (),
 ) -> Claim | None:
     """Claims what live pods of the holder have on the node without a claim; None when others hold some of it.
 
     Where none lives there, but the `group` is bound to the node, what its status names is claimed, or nothing where
     others hold that: then it has to leave the node. A group's claim is marked, and its release decides about it.
 
-    `pods` and `group` were read after `seen`.
+    `pods` and `group` were read after `seen`; `by_claim` is what they have by a ResourceClaim.
     """
-    here = [each for each in of_pods(pods, seen.node) if each.holder.uid == uid]
+    here = [*by_claim, *(each for each in of_pods(pods, seen.node) if each.holder.uid == uid)]
     evidence = here or list(of_groups([group] if group else [], seen.node))
     holdings, disputed = reconcile_holdings(evidence, seen.present)
     if len(holdings) != 1 or disputed:

@@ -118,7 +118,7 @@ class Binder:
     def deviceless(self, uid: str) -> bool:
         """Whether this is known to be a pod without a group or share, whose bind needs nothing of what is mirrored."""
         pod = self._seen.get(uid)
-        return pod is not None and not (pod.wants_devices or pod.left_out)
+        return pod is not None and not (pod.bound_by_us or pod.left_out)
 
     async def close(self) -> None:
         """Ends the reads and writes under way."""
@@ -163,7 +163,7 @@ class Binder:
         """The steps of claims.md, by a pod as it was read before: whoever fenced it off did so after L is read here."""
         if pod.left_out:
             raise Refused(left_out(pod))
-        if not pod.wants_devices:
+        if not pod.bound_by_us:
             await bind.post_binding(self._cluster, pod, node, {}, timeout=BINDING_SECONDS)
             return
         # 1. What the pod wants, and of which group; the mirror will do.
@@ -183,7 +183,7 @@ class Binder:
             raise Refused(elsewhere(request.holder, home))
         if group is not None and not group.node:
             # 3. and 4. The group's first pod claims for it, and binds it.
-            group, ledger = await self._settle(group, node, pod.metadata.key)
+            group, ledger = await self.settle(group, node, pod.metadata.key)
         if request.share:
             # Shares. Of nobody's devices, or of the group's.
             ledger = await self._claim_share(request, node)
@@ -215,8 +215,11 @@ class Binder:
                 ledger = await (self._claim_share(request, node) if request.share else self._fresh_ledger(node))
         return ledger
 
-    async def _settle(self, group: Group, node: str, pod: str) -> tuple[Group, NodeDevices]:
-        """Steps 3 and 4, once for all binds of the group that are under way in this process."""
+    async def settle(self, group: Group, node: str, pod: str) -> tuple[Group, NodeDevices]:
+        """Steps 3 and 4, once for all binds of the group that are under way in this process.
+
+        `pod` is the first of it, as `namespace/name`. Raises as `bind`.
+        """
         request = group.request
         if reason := self._fleet.opacity(request, node):
             raise Refused(reason)  # Since filter, the node may have got a pod with devices of the device plugin.

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from deviceshare.domain import contract
+from deviceshare.domain.admission.pod_injection import given_by_claim
+from deviceshare.domain.objects.groups import claim_name
 from deviceshare.domain.objects.resource_slices import ResourceClaim
-from deviceshare.loops.kinds import HOLDS, PODS, resource_slices
+from deviceshare.loops.kinds import HOLDS, NODES, PODS, resource_slices
 from tests.unit.domain.dra_objects import DRIVER, card, gpu_json, slice_json
 from tests.unit.loops.live import LiveCluster, MemoryMirror, World
 
@@ -27,6 +29,7 @@ def a_publishing_node(count: int = 4, claims_known: Callable[[], bool] = lambda:
     cluster = a_publishing_cluster()
     world = World(cluster, claims_known=claims_known, holds=holds, compares=True)
     world.node(NODE, 0)
+    cluster.edit(NODES, NODE, {"status": {"allocatable": {"pods": "110"}}})
     cluster.put(SLICES, slice_json(NODE, *map(gpu_json, range(count))))
     return world
 
@@ -52,6 +55,24 @@ def end_stranger(cluster: LiveCluster, name: str) -> None:
     cluster.remove(PODS, name, "strangers")
 
 
+def group_by_claim(world: World, name: str, count: int = 1, **spec: Any) -> None:
+    """A group whose pods get its devices by a ResourceClaim."""
+    allowed = {"from": "Selector", "names": ["ns"]}
+    world.group(name, count, handover="claim", allowedNamespaces=allowed, **spec)
+
+
+def pod_by_claim(world: World, name: str, group: str, **spec: Any) -> None:
+    """A pod of such a group, as admission injects it."""
+    found = world.read_group(group)
+    meta = {
+        "name": name,
+        "labels": {contract.GROUP: group},
+        "annotations": {contract.GROUP: group, **given_by_claim(found)},
+    }
+    claims = [{"name": contract.POD_CLAIM, "resourceClaimName": claim_name(found.uid)}]
+    world.cluster.put(PODS, {"metadata": meta, "spec": {"resourceClaims": claims, **spec}}, "ns")
+
+
 class Schedulers:
     """kube-scheduler's allocations for pods with claims, one after the other, and what their ends leave.
 
@@ -59,6 +80,8 @@ class Schedulers:
     """
 
     def __init__(self, cluster: LiveCluster, dice: random.Random | None = None, count: int = 4) -> None:
+        self.full = False
+        """Whether the node has no CPU left for users."""
         self._cluster = cluster
         self._dice = dice or random.Random(0)
         self._count = count
@@ -73,7 +96,7 @@ class Schedulers:
         pods = [each for each in self._cluster.objects.get(PODS.plural, {}).values() if self._claim(each)]
         self._dice.shuffle(pods)
         for pod in pods:
-            if not pod["spec"].get("nodeName"):
+            if not pod["spec"].get("nodeName") and not (self.full and pod["metadata"]["namespace"] == "ns"):
                 self._allocate(pod)
         for claim in self._cluster.all(HOLDS):
             self._deallocate(claim)
@@ -98,22 +121,29 @@ class Schedulers:
         if not raw.get("status", {}).get("allocation"):
             free = [f"gpu-{number}" for number in range(self._count) if self._fits(raw, number)]
             free = [device for device in free if device not in allocated(self._cluster)]
-            if not free:
+            count = len(self._named(raw)) or 1
+            if len(free) < count:
                 return
-            result = {"request": "device", "driver": DRIVER, "pool": NODE, "device": self._dice.choice(free)}
-            status["allocation"] = {"devices": {"results": [result]}}
+            result = {"request": "device", "driver": DRIVER, "pool": NODE}
+            status["allocation"] = {
+                "devices": {"results": [result | {"device": each} for each in self._dice.sample(free, count)]}
+            }
         self._cluster.edit(HOLDS, raw["metadata"]["name"], {"status": status}, namespace)
         self._cluster.edit(PODS, name, {"spec": {"nodeName": NODE}}, namespace)
 
+    def _fits(self, claim: dict[str, Any], number: int) -> bool:
+        named = self._named(claim)
+        return not named or card(number) in named
+
     @staticmethod
-    def _fits(claim: dict[str, Any], number: int) -> bool:
-        named = re.findall(r'uuid == "([^"]+)"', str(claim["spec"]))
-        return not named or named == [card(number)]
+    def _named(claim: dict[str, Any]) -> list[str]:
+        """The UUIDs that its expression names."""
+        return re.findall(r'"(GPU-[^"]+)"', str(claim["spec"]))
 
     def _deallocate(self, claim: ResourceClaim) -> None:
         """kube-controller-manager takes pods that are gone out, and then the allocation if nobody is left."""
         entries, meta = claim.status.reserved_for, claim.metadata
-        pods = self._cluster.objects.get(PODS.plural, {})
+        pods = {each.metadata.key for each in self._cluster.all(PODS) if not each.finished}
         left = [e for e in entries if e.resource != "pods" or f"{meta.namespace}/{e.name}" in pods]
         if len(left) == len(entries):
             return
@@ -139,7 +169,19 @@ def doubly_used(cluster: LiveCluster) -> list[str]:
     """Devices that a pod of ours uses and that aren't held for us, or that two claims have."""
     claims = allocated(cluster)
     mine = f"{contract.NAMESPACE}/"
-    wrong = [device for device, by in claims.items() if len(by) > 1]
+    wrong = [device for device, by in claims.items() if len(by) > 1] + _without_their_claim(cluster)
     return wrong + [
         device for device in used_devices(cluster) if not any(name.startswith(mine) for name in claims.get(device, []))
     ]
+
+
+def _without_their_claim(cluster: LiveCluster) -> list[str]:
+    """Pods that run by a ResourceClaim of their group which isn't allocated, or not for them."""
+    named = {claim.metadata.key: claim for claim in cluster.all(HOLDS)}
+    wrong = []
+    for pod in cluster.all(PODS):
+        if pod.claim and pod.lives:
+            claim = named.get(pod.claim)
+            entries = {each.uid for each in claim.status.reserved_for} if claim and claim.status.allocation else set()
+            wrong += [] if pod.metadata.uid in entries else [f"pod {pod.metadata.name}"]
+    return wrong

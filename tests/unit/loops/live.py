@@ -266,6 +266,7 @@ class World:
             scaling_namespace=scaling_namespace,
             holds=holds,
             holds_namespace=contract.NAMESPACE,
+            group_binder=self.binder() if holds else None,
             namespaces=namespaces,
             quotas=quotas,
             recorder=self.recorder,

@@ -26,6 +26,8 @@ from tests.unit.loops.dra_world import (
     allocated,
     doubly_used,
     end_stranger,
+    group_by_claim,
+    pod_by_claim,
     stranger,
     used_devices,
 )
@@ -354,11 +356,17 @@ async def uses(world: World, dice: random.Random, user: str) -> None:
     """Somebody's pods, one after the other, each for a moment."""
     for number in range(3):
         name = f"{user}-{number}"
-        if dice.random() < 0.7:
+        way = dice.random()
+        if way < 0.3:
+            group_by_claim(world, name, dice.randint(1, 2))
+            pod_by_claim(world, name, name)
+            await asyncio.sleep(dice.choice([0.1, 1, 5]))
+        elif way < 0.7:
             world.share(name, dice.choice([40, 100]))
         else:
             world.group(name, dice.randint(1, 2)), world.pod(name, name)
-        await bound(world, name)
+        if way >= 0.3:
+            await bound(world, name)
         await asyncio.sleep(dice.choice([0, 0.1, 1]))
         world.end(name)
         world.cluster.remove(GROUPS, name)

@@ -402,9 +402,9 @@ async def test_a_misspelt_field_of_a_group_is_refused(webhooks: Webhooks) -> Non
         await ask_group(webhooks, "UPDATE", object=wrong, oldObject=a_group()),
         await ask_group(webhooks, "UPDATE", object=inner, oldObject=wrong),
     ]
-    known = "allowedNamespaces, cordonPolicy, deletionPolicy, nodeLossPolicy, nodeSelector, releaseAfter, resources and"
+    known = "allowedNamespaces, cordonPolicy, deletionPolicy, handover, nodeLossPolicy, nodeSelector, releaseAfter, "
     said = [response["status"]["message"] for response in refused]
-    assert said[:2] == [f"spec: unknown field 'releaseafter'; known are {known} schedulingStrategy"] * 2
+    assert said[:2] == [f"spec: unknown field 'releaseafter'; known are {known}resources and schedulingStrategy"] * 2
     assert said[2] == ("spec.allowedNamespaces: unknown field 'Message'; known are from, message, names and selector")
     assert (await ask_group(webhooks, "UPDATE", object=wrong, oldObject=wrong))["allowed"]
     assert (await ask_group(webhooks, "UPDATE", object=a_group(), oldObject=wrong))["allowed"]

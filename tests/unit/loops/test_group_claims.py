@@ -1,0 +1,169 @@
+"""Groups that hand their devices over by a ResourceClaim: kube-scheduler alone binds their pods."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from deviceshare.domain import contract
+from deviceshare.domain.placement.holds import is_kept
+from deviceshare.loops.kinds import GROUPS, HOLDS, PODS
+from deviceshare.loops.ports import Kind
+from tests.unit.loops.dra_world import (
+    NODE,
+    Schedulers,
+    a_publishing_node,
+    allocated,
+    doubly_used,
+    group_by_claim,
+    pod_by_claim,
+    stranger,
+)
+from tests.unit.loops.live import World, running, soon
+from tests.unit.loops.virtual_time import in_virtual_time
+
+
+@asynccontextmanager
+async def a_world() -> AsyncIterator[tuple[World, Schedulers]]:
+    world = a_publishing_node(holds=True)
+    schedulers = Schedulers(world.cluster)
+    async with running(schedulers.run(), "schedulers"), world.leading():
+        await soon(lambda: world.open(NODE))
+        yield world, schedulers
+
+
+def placed(world: World, *names: str) -> bool:
+    return all(world.read_pod(name).spec.node_name for name in names)
+
+
+def kept(world: World) -> bool:
+    """Whether the group's claim stays allocated without pods."""
+    return any(is_kept(each) for each in world.cluster.all(HOLDS) if each.metadata.namespace == "ns")
+
+
+def claims_of_groups(world: World) -> list[str]:
+    return [each.metadata.name for each in world.cluster.all(HOLDS) if each.metadata.namespace == "ns"]
+
+
+@in_virtual_time
+async def test_a_pod_gets_the_groups_devices_and_others_join_without_us() -> None:
+    """The first has a claim made, of the ledger's choice; the others kube-scheduler binds while nothing of us runs."""
+    world = a_publishing_node(holds=True)
+    async with running(Schedulers(world.cluster).run(), "schedulers"):
+        async with world.leading():
+            await soon(lambda: world.open(NODE))
+            group_by_claim(world, "team", 2)
+            pod_by_claim(world, "a", "team")
+            await soon(lambda: placed(world, "a"))
+            group = world.read_group("team")
+            await soon(lambda: world.read_group("team").status.pod_count == 1)
+        assert allocated(world.cluster) == {"gpu-0": [group.claim], "gpu-1": [group.claim]}
+        assert world.holders(NODE) == {"team": "0,1"} and group.node == NODE
+        assert f"by ResourceClaim {group.claim}" in world.message("team")
+        for number in range(20):
+            pod_by_claim(world, f"b{number}", "team")
+        await soon(lambda: placed(world, *(f"b{number}" for number in range(20))))
+    assert doubly_used(world.cluster) == []
+
+
+@in_virtual_time
+async def test_the_devices_stay_with_the_group_after_its_last_pod() -> None:
+    """As other groups' do: strangers get them when it is deleted."""
+    async with a_world() as (world, _):
+        group_by_claim(world, "team", 4)
+        pod_by_claim(world, "a", "team")
+        await soon(lambda: placed(world, "a") and kept(world))
+        stranger(world.cluster, "s")
+        world.end("a")
+        await asyncio.sleep(60)
+        assert len(allocated(world.cluster)) == 4 and not world.cluster.read(PODS, "s", "strangers").spec.node_name
+        pod_by_claim(world, "b", "team")
+        await soon(lambda: placed(world, "b") and kept(world))
+        world.end("b")
+        world.cluster.remove(GROUPS, "team")
+        await soon(lambda: list(allocated(world.cluster).values()) == [["strangers/s"]], 60)
+        await soon(lambda: world.holders(NODE) == {} and claims_of_groups(world) == [], 60)
+
+
+@in_virtual_time
+async def test_a_group_whose_devices_a_stranger_has_gets_others() -> None:
+    """DRA gave them away at the moment at which the ledger was written."""
+    async with a_world() as (world, schedulers):
+        schedulers.full = True
+        group_by_claim(world, "team", 2)
+        pod_by_claim(world, "a", "team")
+        await soon(lambda: claims_of_groups(world) != [])
+        result = {"request": "r", "driver": "gpu.nvidia.com", "pool": NODE, "device": "gpu-0"}
+        status = {"allocation": {"devices": {"results": [result]}}}
+        world.cluster.put(HOLDS, {"metadata": {"name": "s"}, "status": status}, "strangers")
+        schedulers.full = False
+        await soon(lambda: placed(world, "a"), 200)
+        assert world.holders(NODE) == {"team": "1,2"} and doubly_used(world.cluster) == []
+
+
+@in_virtual_time
+async def test_a_group_leaves_a_node_where_none_of_its_pods_fits() -> None:
+    """Its devices come free for others, and it tries again."""
+    async with a_world() as (world, schedulers):
+        schedulers.full = True
+        group_by_claim(world, "team", 4)
+        pod_by_claim(world, "a", "team")
+        await soon(lambda: world.read_group("team").node == NODE)
+        await soon(lambda: world.read_group("team").node == "" and world.holders(NODE) == {}, 60)
+        await soon(lambda: claims_of_groups(world) == [])
+        assert "LeftNode" in world.recorder.reasons("team")
+        schedulers.full = False
+        await soon(lambda: placed(world, "a"), 120)
+
+
+@in_virtual_time
+async def test_a_pod_that_joins_while_its_group_is_released_keeps_it() -> None:
+    """kube-scheduler enters it between our look and our write, at each of the writes of a release."""
+    for at in range(1, 6):
+        async with a_world() as (world, schedulers):
+            await joined_at(at, world, schedulers)
+
+
+async def joined_at(at: int, world: World, schedulers: Schedulers) -> None:
+    """The release makes so many writes, and then kube-scheduler binds a pod."""
+    group_by_claim(world, "team", 2, releaseAfter="10s")
+    pod_by_claim(world, "a", "team")
+    await soon(lambda: placed(world, "a") and kept(world))
+    world.end("a")
+    await soon(lambda: world.read_group("team").status.idle_since)
+    seen, patch = list[str](), world.cluster.patch
+
+    async def joining(kind: Kind[Any], name: str, body: Mapping[str, Any], **more: Any) -> Any:
+        seen.append(name)
+        if len(seen) == at:
+            pod_by_claim(world, "b", "team")
+            schedulers.step()
+        return await patch(kind, name, body, **more)
+
+    world.cluster.patch = joining  # type: ignore[method-assign]
+    world.cluster.edit(GROUPS, "team", {"status": {"idleSince": "2026-01-01T00:00:00Z"}})
+    await soon(lambda: len(seen) >= at, 120)
+    await soon(lambda: placed(world, "b") and "team" in world.holders(NODE), 120)
+    await asyncio.sleep(30)
+    assert doubly_used(world.cluster) == [] and world.read_group("team").node == NODE, (at, seen)
+    assert len(allocated(world.cluster)) == 2, (at, seen)
+
+
+@in_virtual_time
+async def test_the_claims_of_others_hold_nothing_for_groups() -> None:
+    """Whoever may create ResourceClaims names one as ours are: nothing of another group depends on it."""
+    async with a_world() as (world, _):
+        group_by_claim(world, "team", 1)
+        group = world.read_group("team")
+        name = group.claim.partition("/")[2]
+        for namespace in ("strangers", "ns"):
+            meta = {
+                "name": name if namespace == "ns" else "deviceshare-0",
+                "labels": {contract.HOLD: "x"},
+                "annotations": {contract.HOLD: f"{NODE} GPU-00000003-aaaa"},
+            }
+            world.cluster.put(HOLDS, {"metadata": meta, "spec": {"any": 1}, "status": {}}, namespace)
+        pod_by_claim(world, "a", "team")
+        await soon(lambda: placed(world, "a"), 120)
+        assert world.holders(NODE) == {"team": "0"} and doubly_used(world.cluster) == []
+        assert allocated(world.cluster) == {"gpu-0": [group.claim]}
