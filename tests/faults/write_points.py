@@ -79,10 +79,7 @@ ELSEWHERE: dict[str, str] = {
     "leader/scaler.py _show": "the same",
     **{
         f"leader/holds.py {function}": "holds need Kubernetes 1.34: test_holds.py of tests/unit and tests/controlplane"
-        for function in (
-            *("_reconcile", "_keep 1", "_keep 2", "_keep 3", "_give_up 1", "_give_up 2"),
-            *("_let_go 1", "_let_go 2", "_delete_pod", "_write"),
-        )
+        for function in (*("_reconcile", "_keep 1", "_keep 2", "_keep 3", "_give_up 1", "_give_up 2"), "_delete_pod")
     },
     "leader/uninjected_pods.py _delete": "pods past admission: tests/controlplane/rough/test_admission_away.py",
     "agent/violations.py _reconcile": "an agent's",
@@ -97,6 +94,8 @@ ELSEWHERE: dict[str, str] = {
     "protocol/holders.py fence": "named by who calls it",
     "protocol/holders.py _write": "named by who calls it",
     "leader/releaser.py _write_finalizers": "named by who calls it",
+    "protocol/release.py let_go": "of holds, as in leader/holds.py",
+    "protocol/release.py write_hold": "the same",
     "leader/context.py delete_unchanged": "named by who calls it",
     "leadership.py _take 2": "no write: it calls _write",
     "leadership.py _release": "no write: it calls _write",

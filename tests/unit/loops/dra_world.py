@@ -94,6 +94,7 @@ class Schedulers:
 
     def step(self) -> None:
         pods = [each for each in self._cluster.objects.get(PODS.plural, {}).values() if self._claim(each)]
+        pods = [each for each in pods if each.get("status", {}).get("phase") != "Succeeded"]
         self._dice.shuffle(pods)
         for pod in pods:
             if not pod["spec"].get("nodeName") and not (self.full and pod["metadata"]["namespace"] == "ns"):
@@ -117,6 +118,9 @@ class Schedulers:
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             return
         entry = {"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]}
+        if entry in raw.get("status", {}).get("reservedFor", ()):
+            self._cluster.edit(PODS, name, {"spec": {"nodeName": NODE}}, namespace)
+            return
         status: dict[str, Any] = {"reservedFor": [*raw.get("status", {}).get("reservedFor", []), entry]}
         if not raw.get("status", {}).get("allocation"):
             free = [f"gpu-{number}" for number in range(self._count) if self._fits(raw, number)]
@@ -128,8 +132,8 @@ class Schedulers:
             status["allocation"] = {
                 "devices": {"results": [result | {"device": each} for each in self._dice.sample(free, count)]}
             }
+        # The pod is bound at the next step: whoever sees the claim between the two must take the pod for its user.
         self._cluster.edit(HOLDS, raw["metadata"]["name"], {"status": status}, namespace)
-        self._cluster.edit(PODS, name, {"spec": {"nodeName": NODE}}, namespace)
 
     def _fits(self, claim: dict[str, Any], number: int) -> bool:
         named = self._named(claim)

@@ -9,6 +9,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.placement.holds import is_kept
 from deviceshare.loops.kinds import GROUPS, HOLDS, PODS
 from deviceshare.loops.ports import Kind
+from tests.unit.domain.dra_objects import card
 from tests.unit.loops.dra_world import (
     NODE,
     Schedulers,
@@ -98,7 +99,8 @@ async def test_a_group_whose_devices_a_stranger_has_gets_others() -> None:
         world.cluster.put(HOLDS, {"metadata": {"name": "s"}, "status": status}, "strangers")
         schedulers.full = False
         await soon(lambda: placed(world, "a"), 200)
-        assert world.holders(NODE) == {"team": "1,2"} and doubly_used(world.cluster) == []
+        await soon(lambda: world.holders(NODE) == {"team": "1,2"}, 10)
+        assert doubly_used(world.cluster) == []
 
 
 @in_virtual_time
@@ -118,52 +120,64 @@ async def test_a_group_leaves_a_node_where_none_of_its_pods_fits() -> None:
 
 @in_virtual_time
 async def test_a_pod_that_joins_while_its_group_is_released_keeps_it() -> None:
-    """kube-scheduler enters it between our look and our write, at each of the writes of a release."""
-    for at in range(1, 6):
+    """kube-scheduler enters it at each of the requests of a release, and binds it after that."""
+    for at in range(1, 10):
         async with a_world() as (world, schedulers):
             await joined_at(at, world, schedulers)
 
 
 async def joined_at(at: int, world: World, schedulers: Schedulers) -> None:
-    """The release makes so many writes, and then kube-scheduler binds a pod."""
+    """The release makes so many requests, and then kube-scheduler allocates for a pod."""
     group_by_claim(world, "team", 2, releaseAfter="10s")
     pod_by_claim(world, "a", "team")
     await soon(lambda: placed(world, "a") and kept(world))
     world.end("a")
     await soon(lambda: world.read_group("team").status.idle_since)
-    seen, patch = list[str](), world.cluster.patch
+    seen, entered = list[str](), list[bool]()
+    cluster, patch, get = world.cluster, world.cluster.patch, world.cluster.get
 
-    async def joining(kind: Kind[Any], name: str, body: Mapping[str, Any], **more: Any) -> Any:
+    def joins(name: str) -> None:
         seen.append(name)
         if len(seen) == at:
             pod_by_claim(world, "b", "team")
             schedulers.step()
+            entered.append("b" in [each.name for claim in cluster.all(HOLDS) for each in claim.status.reserved_for])
+
+    async def patching(kind: Kind[Any], name: str, body: Mapping[str, Any], **more: Any) -> Any:
+        joins(f"patch {name}")
         return await patch(kind, name, body, **more)
 
-    world.cluster.patch = joining  # type: ignore[method-assign]
+    async def getting(kind: Kind[Any], name: str, namespace: str = "") -> Any:
+        joins(f"get {name}")
+        return await get(kind, name, namespace)
+
+    cluster.patch, cluster.get = patching, getting  # type: ignore[method-assign]
     world.cluster.edit(GROUPS, "team", {"status": {"idleSince": "2026-01-01T00:00:00Z"}})
     await soon(lambda: len(seen) >= at, 120)
     await soon(lambda: placed(world, "b") and "team" in world.holders(NODE), 120)
     await asyncio.sleep(30)
     assert doubly_used(world.cluster) == [] and world.read_group("team").node == NODE, (at, seen)
     assert len(allocated(world.cluster)) == 2, (at, seen)
+    # Where it was entered, the group never left.
+    assert entered == ["Released" not in world.recorder.reasons("team")], (at, seen)
 
 
 @in_virtual_time
 async def test_the_claims_of_others_hold_nothing_for_groups() -> None:
-    """Whoever may create ResourceClaims names one as ours are: nothing of another group depends on it."""
-    async with a_world() as (world, _):
+    """Whoever may write ResourceClaims puts one in the place of ours: it goes, and ours is created."""
+    async with a_world() as (world, schedulers):
+        schedulers.full = True
         group_by_claim(world, "team", 1)
-        group = world.read_group("team")
-        name = group.claim.partition("/")[2]
-        for namespace in ("strangers", "ns"):
-            meta = {
-                "name": name if namespace == "ns" else "deviceshare-0",
-                "labels": {contract.HOLD: "x"},
-                "annotations": {contract.HOLD: f"{NODE} GPU-00000003-aaaa"},
-            }
-            world.cluster.put(HOLDS, {"metadata": meta, "spec": {"any": 1}, "status": {}}, namespace)
         pod_by_claim(world, "a", "team")
-        await soon(lambda: placed(world, "a"), 120)
+        await soon(lambda: claims_of_groups(world) != [])
+        [name] = claims_of_groups(world)
+        world.cluster.remove(HOLDS, name, "ns")
+        for namespace, named in (("strangers", "deviceshare-0"), ("ns", name)):
+            marks = {"labels": {contract.HOLD: "x"}, "annotations": {contract.HOLD: f"{NODE} {card(3)}"}}
+            spec = {"any": f'"{card(3)}"'}
+            world.cluster.put(HOLDS, {"metadata": {"name": named, **marks}, "spec": spec, "status": {}}, namespace)
+        await asyncio.sleep(10)
+        schedulers.full = False
+        await soon(lambda: placed(world, "a"), 5)
         assert world.holders(NODE) == {"team": "0"} and doubly_used(world.cluster) == []
-        assert allocated(world.cluster) == {"gpu-0": [group.claim]}
+        assert allocated(world.cluster) == {"gpu-0": [f"ns/{name}"]}
