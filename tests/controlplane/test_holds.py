@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from deviceshare.domain.admission.settings import WEBHOOKS
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import GROUPS, HOLDS, PODS
@@ -29,12 +30,14 @@ HOME = "deviceshare-system"
 CLASS = "any-gpu"
 SECONDS = float(os.environ.get("DEVICESHARE_HOLDS_SECONDS", "60"))
 """How long users and strangers want the devices of one node."""
+CROWD = int(os.environ.get("DEVICESHARE_HOLDS_CROWD", "1"))
+"""How many times as many users and strangers as usual."""
 
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     program = str(Path(__file__).with_name("hurried.py"))
-    with running(Options(nodes=0, dra_holds=True, program=program)) as started:
+    with running(Options(nodes=0, dra_holds=True, admission=WEBHOOKS, program=program)) as started:
         yield started
 
 
@@ -121,6 +124,8 @@ class ApiHistory:
         """The moments at which a device had two owners; and what happened, in numbers, is printed."""
         claims: dict[str, tuple[str, set[str]]] = {}
         users: dict[str, set[str]] = {}
+        entered: dict[str, set[str]] = {}
+        by_claim: dict[str, tuple[str, str]] = {}
         seen: Counter[str] = Counter()
         wrong: list[str] = []
         for number, what, plural, found in sorted(self._events, key=lambda each: each[0]):
@@ -128,11 +133,14 @@ class ApiHistory:
             key = f"{meta['namespace']}/{meta['name']}"
             table: dict[str, Any] = claims if plural == "resourceclaims" else users
             before = table.pop(key, None)
+            known = by_claim.pop(key, None) if plural == "pods" else entered.pop(key, None)
             if what == "DELETED":
                 continue
             if plural == "resourceclaims":
                 results = (found.get("status", {}).get("allocation") or {}).get("devices", {}).get("results", ())
                 claims[key] = meta["namespace"], {each["device"] for each in results}
+                entries = found.get("status", {}).get("reservedFor", ()) if results else ()
+                entered[key] = {each["uid"] for each in entries}
                 seen["allocations to us" if meta["namespace"] == HOME else "to strangers"] += bool(results) and not (
                     before and before[1]
                 )
@@ -142,11 +150,16 @@ class ApiHistory:
                 numbers = re.findall(r"GPU-0000000(\d)-aaaa", written)
                 users[key] = {f"gpu-{each}" for each in numbers} if lives else set()
                 seen["pods of ours"] += bool(users[key]) and not before
+                if lives and (named := meta.get("annotations", {}).get("deviceshare.io/claim")):
+                    by_claim[key] = named, meta["uid"]
+                    seen["pods by claim"] += not known
             owners = Counter(device for _, devices in claims.values() for device in devices)
             held = {device for namespace, devices in claims.values() if namespace == HOME for device in devices}
             used = {device for devices in users.values() for device in devices}
             wrong += [f"{number}: {device} twice" for device, count in owners.items() if count > 1]
             wrong += [f"{number}: {device} is used and not held" for device in used - held]
+            lost = [key for key, (named, uid) in by_claim.items() if uid not in entered.get(named, ())]
+            wrong += [f"{number}: {key} runs without its claim" for key in lost]
         print(dict(seen))
         return wrong
 
@@ -162,6 +175,8 @@ def test_no_device_ever_has_two_owners(pool: Pool) -> None:
     pool.kubectl("delete", "pods", "--all", "-n", pool.name, "--force", "--grace-period=0")
     pool.kubectl("delete", "sdg", "-l", f"pool={pool.name}", "--wait=false")
     pool.eventually(lambda: pool.kubectl("get", "resourceclaims,pods", "-n", HOME, "-o", "name"), lambda said: not said)
+    labelled = ("get", "resourceclaims", "-A", "-l", "deviceshare.io/hold", "-o", "name")
+    pool.eventually(lambda: pool.kubectl(*labelled), lambda said: not said)
 
 
 async def _stress(pool: Pool, history: ApiHistory) -> None:
@@ -171,9 +186,9 @@ async def _stress(pool: Pool, history: ApiHistory) -> None:
         watching = [asyncio.create_task(history.record(api, kind), name=kind.plural) for kind in (HOLDS, PODS)]
         await asyncio.sleep(1)
         async with asyncio.TaskGroup() as tasks:
-            for number in range(5):
+            for number in range(5 * CROWD):
                 tasks.create_task(_repeat(end, _use, api, pool, dice, f"u{number}"))
-            for number in range(3):
+            for number in range(3 * CROWD):
                 tasks.create_task(_repeat(end, _intrude, api, pool, dice, f"s{number}"))
             tasks.create_task(_kill(pool, dice, end))
         await asyncio.sleep(10)
@@ -199,11 +214,15 @@ async def _kill(pool: Pool, dice: random.Random, end: float) -> None:
 
 async def _use(api: Api, pool: Pool, dice: random.Random, name: str) -> None:
     """A pod with a share or of a group, and its end; a pod that fails its requests is left to the test's end."""
-    group = f"{pool.name}-{name}" if dice.random() < 0.5 else ""
+    group = f"{pool.name}-{name}" if dice.random() < 0.6 else ""
+    body = pod(name, group) if group else share(pool, name, dice.choice([40, 100]))
     if group:
-        spec = {"resources": {"nvidia.com/gpu": dice.randint(1, 2)}}
+        spec: Json = {"resources": {"nvidia.com/gpu": dice.randint(1, 2)}}
+        if dice.random() < 0.5:
+            spec |= {"handover": "claim", "allowedNamespaces": {"from": "Selector", "names": [pool.name]}}
+            body["spec"]["schedulerName"] = "default-scheduler"
         await api.create(GROUPS, {"metadata": {"name": group, "labels": {"pool": pool.name}}, "spec": spec})
-    await api.create(PODS, pod(name, group) if group else share(pool, name, dice.choice([40, 100])), pool.name)
+    await api.create(PODS, body, pool.name)
     await _bound(api, pool, name, 20)
     await asyncio.sleep(dice.choice([0, 0.2, 1]))
     await api.delete(PODS, name, pool.name)
