@@ -162,13 +162,19 @@ class Stack(Struct, frozen=True):
         return self.ours.flag("runtime-class") or ""
 
     @property
+    def by_claim(self) -> bool:
+        """Whether groups may hand their devices over by a ResourceClaim."""
+        return self.ours.flag("dra-handover") == "on"
+
+    @property
+    def offering(self) -> list[NodeDevices]:
+        """The ledgers of the nodes with NVIDIA's devices."""
+        return [each for each in self.ledgers if any(vendors.NVIDIA.supplies(d.resource) for d in each.devices)]
+
+    @property
     def told(self) -> list[tuple[str, str]]:
         """Each node with NVIDIA's devices, and in which words it is told of them; "" where that isn't decided."""
-        return [
-            (ledger.node, ledger.status.handover.get(vendors.NVIDIA.name, ""))
-            for ledger in self.ledgers
-            if any(vendors.NVIDIA.supplies(device.resource) for device in ledger.devices)
-        ]
+        return [(ledger.node, ledger.status.handover.get(vendors.NVIDIA.name, "")) for ledger in self.offering]
 
 
 async def examine(api: Cluster, ours: Installation) -> Verdict:
@@ -193,7 +199,7 @@ async def _policies(api: Cluster) -> list[ClusterPolicy]:
 
 
 def summary(stack: Stack) -> str:
-    """Which stack injects devices, and how many nodes receive them by index, UUID or CDI name."""
+    """Which stack injects devices, how many nodes receive them by index, UUID or CDI name, and how many could."""
     if stack.nri:
         world = "the GPU operator's NRI plugin injects devices"
     elif stack.cdi:
@@ -202,7 +208,20 @@ def summary(stack: Stack) -> str:
         world = "the GPU operator sets up NVIDIA's runtime" if stack.policies else "no GPU operator"
     nodes = Counter(words or "UUID or number" for _, words in stack.told)
     counted = wording.listed(f"{number} by {words}" for words, number in sorted(nodes.items())) or "none yet"
-    return f"{world}; nodes with NVIDIA's devices: {counted}"
+    return f"{world}; nodes with NVIDIA's devices: {counted}{_ways(stack)}"
+
+
+def _ways(stack: Stack) -> str:
+    """On how many nodes each way of handing over would work, as far as is known of them."""
+    able = Counter[str]()
+    for ledger in stack.offering:
+        for way, style in (("index", handover.INDEX), ("UUID", handover.UUID), ("CDI", handover.CDI)):
+            labels = {contract.HANDOVER_LABEL: style}
+            decided = handover.decide(vendors.NVIDIA, labels, ledger.hardware, handover.DEFAULT)
+            able[way] += decided.words != handover.NONE
+        able["ResourceClaim"] += bool(ledger.status.published.devices)
+    off = "" if stack.by_claim or not able["ResourceClaim"] else " (dra.handover is off)"
+    return f"; possible: {', '.join(f'{count} by {way}' for way, count in able.items())}{off}" if able else ""
 
 
 def judge(stack: Stack) -> Iterator[Finding]:

@@ -321,7 +321,7 @@ class UnschedulablePods:
 
     async def _delete(self, key: str, pod: Pod) -> None:
         if pod.group:
-            self._releaser.displace(pod)  # before it is recreated
+            self._releaser.displace(pod.node, pod.holder_uid, pod.group)  # before it is recreated
         if not await self._context.delete_unchanged(pod):
             return
         self._deleted.fail(_subject(pod))

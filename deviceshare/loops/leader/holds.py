@@ -133,7 +133,7 @@ class Holds:
             if group.uid == held.group and not self._context.index.pending[group.name]:
                 self._done[claim.metadata.key] = "await", now
             elif group.uid == held.group and now >= since + UNFIT_SECONDS:
-                self._releaser.displace_group(own_key(group))
+                self._releaser.displace(*own_key(group))
 
     async def _give_up(self, held: Hold, claim: ResourceClaim) -> None:
         self._done.pop(claim.metadata.key, None)

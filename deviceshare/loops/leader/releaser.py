@@ -150,16 +150,11 @@ class Releaser:
             if moves(group) or group.status.idle_since:
                 self.queue.add(own_key(group))
 
-    def displace(self, pod: Pod) -> None:
-        """Has the pod's group leave the node that the pod was placed on, where kube-scheduler found no place for it."""
-        key = ClaimKey(pod.node, pod.holder_uid, pod.group)
+    def displace(self, node: str, uid: str, group: str) -> None:
+        """Has a group leave the node, where kube-scheduler found no place for its pods."""
+        key = ClaimKey(node, uid, group)
         self._displaced.setdefault(key, self._context.clock())
         self.queue.add(key, DISPLACED_SECONDS)
-
-    def displace_group(self, key: ClaimKey) -> None:
-        """Likewise a group by claim, none of whose pods kube-scheduler puts there."""
-        self._displaced.setdefault(key, self._context.clock())
-        self.queue.add(key)
 
     def preempt(self, node: str, uid: str, group: str, why: str) -> None:
         """Has a group that no pod uses leave its node, so that a pod of higher priority gets its devices."""

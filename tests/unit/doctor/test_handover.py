@@ -11,7 +11,7 @@ from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding
 from deviceshare.doctor.handover import Stack, injects_by_nri, judge, summary
 from deviceshare.doctor.kinds import ClusterPolicy, Installation, NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import vendors
-from deviceshare.domain.objects.hardware import Withheld
+from deviceshare.domain.objects.hardware import Part, Publication, Withheld
 from deviceshare.domain.objects.ledger import NodeDevices
 from tests.unit.domain.objects import GPU, a_ledger, gpus
 
@@ -136,4 +136,16 @@ def test_nodes_that_cant_hand_over_are_named_with_the_reason() -> None:
     [found] = judge(Stack(ledgers=[mute]))
     assert found.what == "no group gets nvidia.com/gpu: no CDI specification: n1"
     named = replace(ledger, status=replace(ledger.status, handover={"nvidia": "uuid"}))
-    assert summary(Stack(ledgers=[named, ledger, mute])).endswith(": 1 by UUID or number and 1 by uuid")
+    said = summary(Stack(ledgers=[named, ledger, mute]))
+    assert ": 1 by UUID or number and 1 by uuid; possible: 2 by index, 0 by UUID, 0 by CDI, 0 by ResourceClaim" in said
+    publishing = replace(
+        ledger,
+        status=replace(
+            ledger.status, published=Publication(driver="gpu.nvidia.com", devices=[Part(GPU, 0, "GPU-0")], held=[])
+        ),
+    )
+    assert summary(Stack(ledgers=[publishing])).endswith(
+        "possible: 0 by index, 1 by UUID, 1 by CDI, 1 by ResourceClaim (dra.handover is off)"
+    )
+    on = Stack(ledgers=[publishing], ours=deployed("--dra-handover=on"))
+    assert summary(on).endswith("1 by ResourceClaim")
