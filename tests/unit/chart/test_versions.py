@@ -290,3 +290,20 @@ def test_holds_need_an_api_server_that_serves_them() -> None:
     assert not [each for each in helm.render({}, "1.34.0") if each["kind"] == "DeviceClass"]
     with pytest.raises(HelmError, match=re.escape("dra.holds needs Kubernetes 1.34")):
         helm.render({"dra": {"holds": True}}, "1.33.4")
+
+
+def test_a_hand_over_by_claim_needs_holds_and_webhooks() -> None:
+    """Which `admission: auto` then chooses; the right to write ResourceClaims everywhere comes with it alone."""
+    dra = {"holds": True, "handover": True}
+    rendered = helm.render({"dra": dra}, "1.36.0")
+    assert "--dra-handover=on" in containers(rendered)["deviceshare"]["args"]
+    assert [each for each in rendered if each["kind"] == "MutatingWebhookConfiguration"]
+    for chosen, writes in ((rendered, True), (helm.render({"dra": {"holds": True}}, "1.36.0"), False)):
+        rules = named(chosen, "ClusterRole", "deviceshare-controller")["rules"]
+        assert any("resourceclaims" in rule["resources"] and "create" in rule["verbs"] for rule in rules) is writes
+    for values, fault in (
+        ({"dra": {"handover": True}}, "set dra.holds=true"),
+        ({"dra": dra, "admission": "policies"}, "set admission=webhooks"),
+    ):
+        with pytest.raises(HelmError, match=re.escape(fault)):
+            helm.render(values, "1.36.0")
