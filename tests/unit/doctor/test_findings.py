@@ -106,8 +106,10 @@ CERT_MANAGER = {"certManager": {"enabled": True}}
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {"roles": ["extender"]}, {"roles": ["controller"]}, CERT_MANAGER, {"dra": {"holds": True}}],
-    ids=["all roles", "extender", "controller", "cert-manager", "holds"],
+    [
+        *({}, {"roles": ["extender"]}, {"roles": ["controller"]}, CERT_MANAGER),
+        *({"dra": {"holds": True}}, {"dra": {"holds": True, "handover": True}}),
+    ],
 )
 def test_what_the_doctor_asks_about_is_what_the_chart_grants(values: dict[str, Any]) -> None:
     """A right that deviceshare comes to need is added in one more place, and here it is missed."""
@@ -123,7 +125,7 @@ def test_what_the_doctor_asks_about_is_what_the_chart_grants(values: dict[str, A
     }
     own_ca = "certManager" not in values
     roles = values.get("roles", rights.ROLES)
-    assert set(rights.needed(RELEASE, roles, own_ca=own_ca, dra=True, holds="dra" in values)) == grants
+    assert set(rights.needed(RELEASE, roles, own_ca=own_ca, dra=True, **values.get("dra", {}))) == grants
 
 
 def _split(resource: str) -> tuple[str, str]:
