@@ -120,17 +120,11 @@ def test_what_the_doctor_asks_about_is_what_the_chart_grants(values: dict[str, A
         and each["metadata"]["name"] in {"deviceshare", *(f"deviceshare-{role}" for role in rights.ROLES)}
     ]
     grants = {
-        Attributes(right.verb, right.group, *_split(right.resource), right.namespace, right.name)
-        for right in granted(granting)
+        Attributes(each.verb, each.group, *each.resource.partition("/")[::2], each.namespace, each.name)
+        for each in granted(granting)
     }
-    own_ca = "certManager" not in values
-    roles = values.get("roles", rights.ROLES)
-    assert set(rights.needed(RELEASE, roles, own_ca=own_ca, dra=True, **values.get("dra", {}))) == grants
-
-
-def _split(resource: str) -> tuple[str, str]:
-    plain, _, sub = resource.partition("/")
-    return plain, sub
+    set_ = {"own_ca": "certManager" not in values, "dra": True, **values.get("dra", {})}
+    assert set(rights.needed(RELEASE, values.get("roles", rights.ROLES), **set_)) == grants
 
 
 def test_a_missing_right_is_found_with_its_name() -> None:
