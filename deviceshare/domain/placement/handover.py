@@ -156,6 +156,8 @@ def decide(vendor: Vendor, labels: Mapping[str, str], hardware: Hardware, settin
     style = labels.get(contract.HANDOVER_LABEL) or setting.style
     if style not in STYLES:
         return Handover(NONE, f"the node's label {contract.HANDOVER_LABEL}={style} is none of {listed(STYLES)}")
+    if contract.HANDOVER_LABEL not in labels and vendor is vendors.NVIDIA and (obstacle := _managed(labels)):
+        return Handover(NONE, obstacle)
     uuids = [part.uuid for part in hardware.devices if vendors.vendor_of(part.resource) is vendor and not part.lost]
     named = bool(uuids) and all(uuids)
     if not vendor.kinds:
@@ -171,6 +173,31 @@ def decide(vendor: Vendor, labels: Mapping[str, str], hardware: Hardware, settin
     if style == UUID and not named:
         return Handover(NONE, f"hand-over by uuid needs UUIDs, which the node's agent reports: {_AGENT}")
     return _by_cdi(vendor, hardware, setting.kind, named=named) if style == CDI else Handover(style)
+
+
+def _managed(labels: Mapping[str, str]) -> str:
+    """Why a managed node gives containers no device by the variable, with the cure, or "" (docs/handover.md).
+
+    A label of ours on the node overrules it: somebody knows better.
+    """
+    if _GKE in labels and labels.get(_GKE_LEFT) != "true":
+        return (
+            "GKE's own device plugin brings GPUs, and nothing on such a node reads NVIDIA_VISIBLE_DEVICES: use a node"
+            f" pool with the label {_GKE_LEFT}=true and NVIDIA's GPU operator; where its toolkit runs already, {_KNOWN}"
+        )
+    if labels.get(_EKS) == "auto":
+        return (
+            "nodes of EKS Auto Mode ignore NVIDIA_VISIBLE_DEVICES of unprivileged containers, which can't be set there:"
+            f" use a managed node group; where a DRA driver serves the GPUs, spec.handover: claim and {_KNOWN}"
+        )
+    return ""
+
+
+_GKE: Final = "cloud.google.com/gke-accelerator"
+_GKE_LEFT: Final = "gke-no-default-nvidia-gpu-device-plugin"
+"""With this label GKE leaves the node's GPUs to others: docs.cloud.google.com/kubernetes-engine, "GPU operator"."""
+_EKS: Final = "eks.amazonaws.com/compute-type"
+_KNOWN: Final = f"kubectl label node NODE {contract.HANDOVER_LABEL}=uuid"
 
 
 def _by_cdi(vendor: Vendor, hardware: Hardware, wanted: str, *, named: bool) -> Handover:

@@ -73,6 +73,24 @@ def test_what_cant_be_handed_over_has_a_cure(hardware: Hardware, style: str, kin
     assert cure in decided(hardware, style, kind=kind).obstacle
 
 
+@pytest.mark.parametrize(
+    ("labels", "cure"),
+    [
+        ({"cloud.google.com/gke-accelerator": "nvidia-l4"}, "gke-no-default-nvidia-gpu-device-plugin=true"),
+        ({"eks.amazonaws.com/compute-type": "auto"}, "managed node group"),
+    ],
+)
+def test_a_managed_node_that_reads_no_variable_is_offered_to_nobody(labels: dict[str, str], cure: str) -> None:
+    """Unless GKE leaves its GPUs to others, or a label of ours says that it works."""
+    found = decide(vendors.NVIDIA, labels, NO_HARDWARE, handover.DEFAULT)
+    assert found.words == handover.NONE and cure in found.obstacle
+    ours = labels | {contract.HANDOVER_LABEL: "index"}
+    assert decide(vendors.NVIDIA, ours, NO_HARDWARE, handover.DEFAULT).words == "index"
+    left = {"gke-no-default-nvidia-gpu-device-plugin": "true", "eks.amazonaws.com/compute-type": "ec2"}
+    assert decide(vendors.NVIDIA, labels | left, NO_HARDWARE, handover.DEFAULT) == Handover("")
+    assert decide(vendors.AMD, labels, NO_HARDWARE, handover.DEFAULT) == Handover("")
+
+
 def test_a_kind_that_also_names_numbers_needs_no_agent() -> None:
     """Those of NVIDIA's nvidia-cdi-refresh."""
     assert decided(NO_HARDWARE, "cdi", kind=HOSTS) == Handover(HOSTS)
