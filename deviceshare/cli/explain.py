@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
@@ -23,7 +24,7 @@ from deviceshare.cli.parameters import (
     pod_named,
     suggestion,
 )
-from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, labels_text, look
+from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, labels_text, look, replayed
 from deviceshare.domain import contract
 from deviceshare.domain.admission.bypasses import bypasses
 from deviceshare.domain.admission.drafts import Draft
@@ -49,6 +50,7 @@ from deviceshare.loops.kinds import EVENTS, NODES, PODS
 from deviceshare.loops.ports import Forbidden, Kind, NotFound
 
 if TYPE_CHECKING:
+    from deviceshare.cli.manifests import Manifests
     from deviceshare.kube.api import Api
 
 
@@ -69,6 +71,12 @@ class Case(NamedTuple):
         return [pod for pod in self.seen.pods.values() if self.group and pod.group == self.group.name]
 
 
+_replay = click.option(
+    "--snapshot",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Explain what deviceshare snapshot wrote into this file, without a cluster.",
+)
 _details = click.option("-d", "--details", is_flag=True, help="Every node and every device, nothing folded.")
 
 
@@ -94,11 +102,12 @@ def explain() -> None:
 @explain.command(short_help="What a group waits for, or what it has.")
 @click.argument("name", shell_complete=complete_groups)
 @_details
+@_replay
 @output_as("table", "json", "yaml")
 @on_cluster
-def group(target: Target, name: str, output: str, *, details: bool) -> None:
+def group(target: Target, name: str, file: Path | None, output: str, *, details: bool) -> None:
     """Explain the SharedDeviceGroup NAME."""
-    case = target.ask(lambda api: _case(api, name, target.namespace))
+    case = _recorded(file, name) if file else target.ask(lambda api: _case(api, name, target.namespace))
     if case.group is None:
         raise click.ClickException(
             f"There is no SharedDeviceGroup {name}; see them with kubectl get sdg{did_you_mean(name, case.seen.groups)}"
@@ -112,9 +121,10 @@ def group(target: Target, name: str, output: str, *, details: bool) -> None:
 @click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=complete_pods)
 @in_namespace
 @_details
+@_replay
 @output_as("table", "json", "yaml")
 @on_cluster
-def pod(target: Target, name: str, namespace: str | None, output: str, *, details: bool) -> None:
+def pod(target: Target, name: str, namespace: str | None, file: Path | None, output: str, *, details: bool) -> None:
     """Explain a pod, by default of the namespace of the kubeconfig's context."""
     within, name = pod_named(name, namespace, target)
 
@@ -129,7 +139,7 @@ def pod(target: Target, name: str, namespace: str | None, output: str, *, detail
         seen = (await guard_of(api))(found[0])
         return seen, await _case(api, seen.group, within)
 
-    asked, case = target.ask(ask)
+    asked, case = _recorded_pod(file, f"{within}/{name}") if file else target.ask(ask)
     partly = not case.seen.visibility.whole
     explanation = explain_pod(
         *(case.seen.fleet, asked, case.group, case.pods, case.home),
@@ -256,6 +266,26 @@ async def _case(api: "Api", name: str, namespace: str) -> Case:
         with suppress(NotFound, Forbidden):
             home = await api.get(NODES, found.node)
     return Case(seen, found, home)
+
+
+def _recorded(file: Path, name: str) -> Case:
+    """As it is in a snapshot's file."""
+    seen = replayed(_read(file))
+    found = seen.groups.get(name)
+    return Case(seen, found, seen.fleet.node(found.node) if found else None)
+
+
+def _read(file: Path) -> "Manifests":
+    from deviceshare.cli.manifests import given  # noqa: PLC0415 - YAML takes time to import
+
+    return given(file)
+
+
+def _recorded_pod(file: Path, key: str) -> tuple[Pod, Case]:
+    pods = {pod.metadata.key: pod for pod in _read(file).pods}
+    if key not in pods:
+        raise click.ClickException(f"{file} has no pod {key}, or it wants no devices{did_you_mean(key, pods)}")
+    return pods[key], _recorded(file, pods[key].group)
 
 
 def _answer(explanation: Explanation, case: Case, output: str, *, details: bool) -> None:

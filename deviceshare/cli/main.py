@@ -23,9 +23,10 @@ _OF_PACKAGES: Final = {
 """Commands with a package of their own, which may be missing: the wheel and the image have no sandbox, the single-file
 CLI none of them.
 """
+_ASKING: Final = ("doctor", "explain", "inspect", "plan", "smi", "snapshot", "top")
+_CHANGING: Final = ("rebind", "recover", "resize", "turn")
 _COMMANDS: Final = {name: home for name, (package, home) in _OF_PACKAGES.items() if find_spec(package)} | {
-    name: f"deviceshare.cli.{name}"
-    for name in ("doctor", "explain", "inspect", "plan", "rebind", "recover", "resize", "smi", "top", "turn")
+    name: f"deviceshare.cli.{name}" for name in (*_ASKING, *_CHANGING)
 }
 """The module that holds the command, under its name."""
 
@@ -86,6 +87,7 @@ Examples:{_SANDBOX_EXAMPLES if "sandbox" in _COMMANDS else ""}
   deviceshare inspect          who holds which devices, and which pods wait
   deviceshare explain pod NS/NAME
   deviceshare plan -f FILE     where manifests would land
+  deviceshare snapshot -f FILE what explain and plan depend on, for others to look at
   deviceshare top              what devices and processes do now
   deviceshare doctor           what is wrong in a cluster, with its cure{_RUN_EXAMPLE if "run" in _COMMANDS else ""}
 \b

@@ -2,9 +2,8 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import click
 from msgspec.structs import replace
@@ -15,21 +14,15 @@ from deviceshare.cli.inspect_view import total
 from deviceshare.cli.manifests import Manifests, given, wanted
 from deviceshare.cli.output import SHOWN, Part, Row, answer_with, folded, group_name, note, spaced, styled
 from deviceshare.cli.parameters import complete_namespaces, on_cluster, output_as
-from deviceshare.cli.snapshot import ClusterSnapshot, labels_text, look
-from deviceshare.domain import contract
+from deviceshare.cli.snapshot import ClusterSnapshot, labels_text, look, replayed, take_in
 from deviceshare.domain.admission.settings import OTHER_SCHEDULERS
 from deviceshare.domain.answers.device_parts import parts_text
 from deviceshare.domain.answers.plan import PlacedPod, Placement, Plan, Planner
 from deviceshare.domain.objects.nodes import admits
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.workloads import admitted, pod_on
-from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.wording import counted, listed
-from deviceshare.kube.cache import Cache, Object
 from deviceshare.kube.mirrors import without_affinity, without_selector
-from deviceshare.loops.replica.feed import Feed
-
-T = TypeVar("T", bound=Object)
 
 WAITS = 3
 """The exit status when something would wait; 1 and 2 are failures in every command."""
@@ -42,7 +35,7 @@ _file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
     epilog="""\b
 Examples:
   deviceshare plan -f team.yaml                        on the cluster as it is now
-  deviceshare plan -f team.yaml --nodes nodes.yaml     without any cluster
+  deviceshare plan -f team.yaml --nodes nodes.yaml     without any cluster; deviceshare snapshot writes such a file
   kubectl get nodes,nodedevices,sdg,dq,ns -o yaml > nodes.yaml    how to create that file; or in short form:
     - {name: gpu-1, devices: {nvidia.com/gpu: 8}, labels: {zone: west, nvidia.com/gpu.memory: "16384"}}
 \b
@@ -78,49 +71,15 @@ def plan(
         raise click.UsageError(
             "The files hold no SharedDeviceGroup, and no pod or pod template that names one or asks for a share."
         )
-    seen = snapshot(given(nodes)) if nodes else target.ask(lambda api: look(api, within))
+    seen = replayed(given(nodes)) if nodes else target.ask(lambda api: look(api, within))
     answer = _plan(seen, new)
     answer_with(answer, output, lambda: view(answer, details=details))
     note([*answer.notes, *(each.text for each in seen.unseen)])
     sys.exit(0 if answer.complete else WAITS)
 
 
-class Still(Cache[T]):
-    """Objects that were listed once, in the form of a mirror."""
-
-    synced = True
-
-    def __init__(self, objects: Iterable[T]) -> None:
-        super().__init__()
-        self.replace(objects, "")
-
-
-def snapshot(file: Manifests) -> ClusterSnapshot:
-    """The cluster that a file describes. Of namespaces only those in the file are known."""
-    fleet = Fleet()
-    fleet.namespaces.hidden = True
-    ours, others = list[Pod](), list[Pod]()
-    for pod in file.pods:
-        if pod.group or contract.GROUP in pod.metadata.labels:
-            ours.append(pod)
-        elif pod.plugin_resources():
-            others.append(pod)
-    Feed(fleet, nodes=Still(file.nodes), ledgers=Still(file.ledgers), pods=Still(ours), others=Still(others))
-    seen = ClusterSnapshot(fleet, file.groups, {pod.metadata.key: pod for pod in ours})
-    _take(seen, file)
-    return seen
-
-
-def _take(seen: ClusterSnapshot, file: Manifests) -> None:
-    """Takes in the namespaces and quotas of the file, as if they had been applied."""
-    for namespace in file.namespaces:
-        seen.fleet.namespaces.set_labels(namespace.metadata.name, namespace.labels)
-    for quota in file.quotas:
-        seen.fleet.quotas.apply(quota, seen.groups.values())
-
-
 def _plan(seen: ClusterSnapshot, new: Manifests) -> Plan:
-    _take(seen, new)
+    take_in(seen, new)
     groups = dict(seen.groups)
     for name, group in new.groups.items():
         # UID and status stay those of the existing group; the spec is the manifest's.

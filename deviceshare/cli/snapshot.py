@@ -1,14 +1,22 @@
-"""A snapshot of the cluster: the Fleet that the extender decides with, filled from one list of each kind.
+"""A snapshot of the cluster: the Fleet that the extender decides with, filled from a list of each kind, or a file.
 
 What the person who asks may not read, as the API server's authorizer says, is left out and noted.
 https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+import click
+import msgspec
+
+from deviceshare import __version__, timestamps
+from deviceshare.cli.cluster import Target
+from deviceshare.cli.output import note
+from deviceshare.cli.parameters import on_cluster
 from deviceshare.doctor.kinds import Attributes
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, PodGuard, left_out
@@ -19,14 +27,28 @@ from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.wording import counted, listed
+from deviceshare.kube.cache import Cache, Object
 from deviceshare.kube.mirrors import WHOLE_CLUSTER, Visibility, without_selector
 from deviceshare.kube.refusals import Unserved
-from deviceshare.loops.kinds import VALIDATING, WEBHOOK_CONFIGURATIONS
-from deviceshare.loops.ports import ApiError, Cluster, Forbidden, NotFound, Unavailable
+from deviceshare.loops.kinds import (
+    DEVICE_QUOTAS,
+    GROUPS,
+    NAMESPACES,
+    NODE_DEVICES,
+    NODES,
+    PODS,
+    VALIDATING,
+    WEBHOOK_CONFIGURATIONS,
+)
+from deviceshare.loops.ports import ApiError, Cluster, Forbidden, Kind, NotFound, Unavailable
+from deviceshare.loops.replica.feed import Feed
 
 if TYPE_CHECKING:
+    from deviceshare.cli.manifests import Manifests
     from deviceshare.kube.api import Api
     from deviceshare.kube.mirrors import Mirrors
+
+T = TypeVar("T", bound=Object)
 
 SHOWN_NODES: Final = 3
 
@@ -74,6 +96,104 @@ def seen(mirrors: "Mirrors") -> ClusterSnapshot:
     }
     pods = {pod.metadata.key: pod for pod in mirrors.pods.values()}
     return ClusterSnapshot(mirrors.fleet, groups, pods, visibility, tuple(_unseen(mirrors)), selectors)
+
+
+# Snapshots in files, so that what somebody saw can be looked at by others, and become a test
+
+
+@click.command(
+    short_help="Write what decisions depend on into a file, for others to replay.",
+    epilog="""\b
+Examples:
+  deviceshare snapshot -f seen.json
+  deviceshare explain pod NS/NAME --snapshot seen.json
+  deviceshare plan -f team.yaml --nodes seen.json
+\b
+Exit codes: 0 written, 1 failed, 2 wrong flags.""",
+)
+@click.option(
+    "-f",
+    "--filename",
+    "file",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    default="-",
+    help="Where to write it; - is standard output.  [default: -]",
+)
+@on_cluster
+def snapshot(target: Target, file: Path) -> None:
+    """Write nodes and their devices, groups, quotas, namespaces, and the pods that want devices.
+
+    Without Secrets, values of environment variables, pods that want no devices, and what others wrote into the labels
+    and annotations of pods. Names are as they are: read the file before you pass it on.
+    """
+    mirrors = target.ask(lambda api: mirrored(api, target.namespace))
+    with click.open_file(str(file), "wb") as stream:
+        stream.write(recorded(mirrors))
+    note(each.text for each in _unseen(mirrors))
+
+
+def recorded(mirrors: "Mirrors") -> bytes:
+    """The file: a List of the objects as they were decoded, with no field that deviceshare doesn't read."""
+    known: tuple[tuple[Kind[Any], Iterable[Any]], ...] = (
+        (NODES, mirrors.nodes.values()),
+        (NODE_DEVICES, mirrors.ledgers.values()),
+        (GROUPS, mirrors.groups.values()),
+        (DEVICE_QUOTAS, mirrors.quotas.values()),
+        (NAMESPACES, mirrors.namespaces.values() if mirrors.namespaces else ()),
+        (PODS, (*mirrors.pods.values(), *mirrors.others.values())),
+    )
+    items = [_document(kind, each) for kind, objects in known for each in objects]
+    made = {"annotations": {f"{contract.PREFIX}snapshot": f"deviceshare {__version__}, {timestamps.now()}"}}
+    return msgspec.json.format(
+        msgspec.json.encode({"apiVersion": "v1", "kind": "List", "metadata": made, "items": items}), indent=1
+    )
+
+
+def _document(kind: Kind[Any], found: Any) -> dict[str, Any]:
+    """The object without what is unset, or can't be read."""
+
+    def pruned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: pruned(each) for key, each in value.items() if each is not None}
+        return [pruned(each) for each in value] if isinstance(value, list) else value
+
+    body = pruned(msgspec.to_builtins(found))
+    body["metadata"].pop("unreadable", None)
+    return {"apiVersion": kind.api_version, "kind": kind.kind, **body}
+
+
+class Still(Cache[T]):
+    """Objects that were listed once, in the form of a mirror."""
+
+    synced = True
+
+    def __init__(self, objects: Iterable[T]) -> None:
+        super().__init__()
+        self.replace(objects, "")
+
+
+def replayed(file: "Manifests") -> ClusterSnapshot:
+    """The cluster that a file describes. Of namespaces only those in the file are known."""
+    fleet = Fleet()
+    fleet.namespaces.hidden = True
+    ours, others = list[Pod](), list[Pod]()
+    for pod in file.pods:
+        if pod.group or contract.GROUP in pod.metadata.labels:
+            ours.append(pod)
+        elif pod.plugin_resources():
+            others.append(pod)
+    Feed(fleet, nodes=Still(file.nodes), ledgers=Still(file.ledgers), pods=Still(ours), others=Still(others))
+    seen = ClusterSnapshot(fleet, file.groups, {pod.metadata.key: pod for pod in ours})
+    take_in(seen, file)
+    return seen
+
+
+def take_in(seen: ClusterSnapshot, file: "Manifests") -> None:
+    """Takes in the namespaces and quotas of the file, as if they had been applied."""
+    for namespace in file.namespaces:
+        seen.fleet.namespaces.set_labels(namespace.metadata.name, namespace.labels)
+    for quota in file.quotas:
+        seen.fleet.quotas.apply(quota, seen.groups.values())
 
 
 # What deviceshare was told, which stands in the objects by which the API server reviews pods

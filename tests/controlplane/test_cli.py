@@ -72,6 +72,26 @@ def test_explain_begins_with_what_condition_and_event_say(pool: Pool, busy: tupl
     pool.eventually(lambda: pool.kubectl(*events), refers(message))
 
 
+def test_what_was_seen_is_explained_without_the_cluster(pool: Pool, busy: tuple[str, str], tmp_path: Path) -> None:
+    """The file says what the cluster did, and nothing of what a container's variables are."""
+    first, second = busy
+    container = {"name": "main", "image": "busybox", "env": [{"name": "PASSWORD", "value": "secret-of-mine"}]}
+    pool.apply(pod("three", second, containers=[container]))
+    pool.eventually(lambda: deviceshare(pool, "explain", "group", second), refers("three"))
+    file = str(tmp_path / "seen.json")
+    deviceshare(pool, "snapshot", "-f", file)
+    for what in (("group", first), ("group", second), ("pod", f"{pool.name}/one"), ("pod", f"{pool.name}/three")):
+        live = json.loads(deviceshare(pool, "explain", *what, "-o", "json"))
+        mine = json.loads(deviceshare(pool, "explain", *what, "-o", "json", "--snapshot", file))
+        assert mine == live
+    text = Path(file).read_text()
+    assert "PASSWORD" not in text and "secret-of-mine" not in text
+    manifest = json.dumps(pod("late", second))
+    planned = deviceshare(pool, "plan", "-f", "-", "--nodes", file, "-n", pool.name, stdin=manifest, code=3)
+    assert second in planned and f"{first} holds" in planned
+    assert "no pod x/y" in deviceshare(pool, "explain", "pod", "x/y", "--snapshot", file, code=1)
+
+
 def test_explain_tells_what_a_bound_group_and_its_pod_have(pool: Pool, busy: tuple[str, str]) -> None:
     """The same as the status and the variables."""
     first, _ = busy
