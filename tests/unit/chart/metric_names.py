@@ -121,6 +121,9 @@ class Scrape:
             if word == "or":
                 return left | {labels: value for labels, value in right.items() if labels not in left}
             return {labels: value for labels, value in left.items() if (_only(labels, on) in keys) == (word == "and")}
+        if isinstance(wanted.rhs, AggregateExpr):  # of the same labels
+            right = self.ask(wanted.rhs)
+            return {at: value for at, value in left.items() if at in right and _COMPARISONS[word](value, right[at])}
         number = self._scalar(wanted.rhs)
         if word == "-":
             return {labels: sub(value, number) for labels, value in left.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import promql_parser
 import pytest
 from msgspec.structs import replace
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
@@ -76,7 +76,9 @@ def test_every_expression_asks_for_metrics_and_labels_that_there_are(expression:
     for each in asked:
         assert each.name in known
         assert {matcher.name for matcher in each.matchers.matchers} <= known[each.name]
-    aggregated = {label for words in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression) for label in words.split(", ")}
+    aggregated = {
+        label for words in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression) for label in words.split(", ") if label
+    }
     assert aggregated <= {label for each in asked for label in known[each.name or ""]}
 
 
@@ -189,3 +191,38 @@ def test_a_quota_that_cannot_be_applied_is_told() -> None:
     registry = CollectorRegistry()
     registry.register(QuotaMetrics(lambda: [a_quota(), faulty], lambda: True))
     assert fires("DeviceshareQuotaInvalid", Scrape(registry)) == {frozenset({("quota", "odd")}): 1.0}
+
+
+def test_pods_that_wait_for_shares_are_told() -> None:
+    """Those of groups have an alert of their own."""
+    registry = CollectorRegistry()
+    waiting = Gauge("deviceshare_waiting_pods", "", ["wants"], registry=registry)
+    waiting.labels("group").set(3)
+    assert fires("DeviceshareSharesWaiting", Scrape(registry)) == {}
+    waiting.labels("share").set(2)
+    assert fires("DeviceshareSharesWaiting", Scrape(registry)) == {frozenset(): 2.0}
+
+
+def test_a_full_quota_is_told_while_pods_wait() -> None:
+    """By its name and resource."""
+    registry = CollectorRegistry()
+    names = ("deviceshare_quota_used", "deviceshare_quota_hard")
+    used, hard = (Gauge(name, "", ["quota", "resource"], registry=registry) for name in names)
+    waiting = Gauge("deviceshare_waiting_pods", "", ["wants"], registry=registry)
+    used.labels("red", GPU).set(4), hard.labels("red", GPU).set(4)
+    used.labels("blue", GPU).set(3), hard.labels("blue", GPU).set(4)
+    waiting.labels("group").set(0)
+    assert fires("DeviceshareQuotaFull", Scrape(registry)) == {}
+    waiting.labels("group").set(1)
+    assert fires("DeviceshareQuotaFull", Scrape(registry)) == {frozenset({("quota", "red"), ("resource", GPU)}): 4.0}
+
+
+def test_one_prometheus_of_several_clusters_finds_the_one_without_a_leader() -> None:
+    """By the label that tells them apart; without any metric at all, too."""
+    expression = alerts({"metrics": {"prometheusRule": {"clusterLabel": "cluster"}}})["DeviceshareNoLeader"]["expr"]
+    asked = promql_parser.parse(expression)
+    registry = CollectorRegistry()
+    leader = Gauge("deviceshare_leader", "", ["cluster"], registry=registry)
+    assert Scrape(registry).ask(asked) == {frozenset(): 0.0}
+    leader.labels("west").set(1), leader.labels("east").set(0)
+    assert Scrape(registry).ask(asked) == {frozenset({("cluster", "east")}): 0.0}
