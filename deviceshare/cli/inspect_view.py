@@ -355,7 +355,11 @@ def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
 
     def rows(line: tuple[tuple[str, str], list[WaitingPod]]) -> Iterator[Row]:
         (group, reason), pods = line
-        first = styled(listed((pod.pod for pod in pods), most=1), "yellow")
+        makers = {pod.workload for pod in pods}
+        of_one = (
+            f"{len(pods)} pods of {makers.pop()}" if len(pods) > 1 and len(makers) == 1 and "" not in makers else ""
+        )
+        first = styled(of_one or listed((pod.pod for pod in pods), most=1), "yellow")
         yield first, group_name(group) if group else styled("-", "dim"), age(pods[0].since, now), reason
 
     def pods_of(rest: list[tuple[tuple[str, str], list[WaitingPod]]]) -> str:

@@ -256,6 +256,24 @@ def test_the_parts_of_a_device_are_drawn_and_named(open_page: Open) -> None:
     expect(devices(page, "n1")).to_have_count(0)
 
 
+def test_waiting_pods_of_one_workload_are_named_by_it_and_found_by_it(open_page: Open) -> None:
+    """Not by what a reason says of others."""
+    why = {
+        "kind": "Waiting",
+        "text": "waiting for 2 nvidia.com/gpu, which no shared node has free",
+        "details": ["n1: a"],
+    }
+    pod = {"group": "team", "since": "2026-01-01T00:00:00Z", "reason": f"{why['text']}; n1: a", "why": why}
+    made = [{**pod, "pod": f"ns/infer-{each}", "workload": "Deployment ns/infer"} for each in range(3)]
+    page = open_page(a_state(a_node("n1"), groups=(a_group("team"),), waiting=made))
+    entries = page.get_by_role("list", name="Waiting pods").get_by_role("listitem")
+    expect(entries.first).to_contain_text("3 pods of Deployment ns/infer")
+    page.get_by_role("searchbox").fill("deployment ns/infer")
+    expect(entries.first).to_contain_text("3 pods of Deployment ns/infer")
+    page.get_by_role("searchbox").fill("no shared node")
+    expect(page.get_by_text("3 pods of Deployment ns/infer")).to_have_count(0)
+
+
 def test_turns_are_told_with_their_group_or_their_node(open_page: Open) -> None:
     """Who has it and who waits, with marks on what is lost, deleted or outdated."""
     now, long_ago = datetime.now(UTC), "2026-01-01T00:00:00Z"

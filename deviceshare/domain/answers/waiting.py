@@ -50,6 +50,8 @@ class WaitingPod(Struct, frozen=True, rename="camel", omit_defaults=True):
     """The reason for programs."""
     share: str = ""
     """The parts that it asks for, in words: `8 GiB of a GPU`."""
+    workload: str = ""
+    """What made it, as `Deployment ns/infer`."""
 
 
 def waiting_pod(pod: Pod, reason: Reason) -> WaitingPod:
@@ -57,7 +59,7 @@ def waiting_pod(pod: Pod, reason: Reason) -> WaitingPod:
     # A group that it names and can't join counts; where it asks for a share only, what is left out is the pod itself.
     group = pod.group or ("" if "/" in pod.left_out else pod.left_out)
     since = pod.metadata.creation_timestamp or ""
-    return WaitingPod(pod.metadata.key, group, since, str(reason), reason, pod.share.wanted)
+    return WaitingPod(pod.metadata.key, group, since, str(reason), reason, pod.share.wanted, pod.workload)
 
 
 class _MetNowhere(NamedTuple):

@@ -128,6 +128,16 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         return self.group or (self.metadata.key if self.share else "")
 
     @property
+    def workload(self) -> str:
+        """What made it, as `Deployment ns/infer`, or "". A Deployment's ReplicaSets have its name and a digest."""
+        owner = self.metadata.controller
+        if owner is None:
+            return ""
+        name, dash, _ = owner.name.rpartition("-")
+        kind, name = ("Deployment", name) if owner.kind == "ReplicaSet" and dash else (owner.kind, owner.name)
+        return f"{kind} {self.metadata.namespace}/{name}"
+
+    @property
     def strategy(self) -> str:
         """How a device is chosen for its share: `binpack`, or as its annotation says."""
         return self.metadata.annotations.get(contract.STRATEGY, "binpack")

@@ -11,21 +11,25 @@ export function drawWaiting(list, pods) {
   const together = new Map();
   for (const pod of pods) {
     const key = `${pod.group}\n${pod.share ?? ""}\n${pod.reason}`;
-    if (!together.has(key)) together.set(key, { key, group: pod.group, share: pod.share, reason: pod.reason, why: pod.why, since: pod.since, pods: [] });
+    if (!together.has(key)) together.set(key, { key, group: pod.group, share: pod.share, reason: pod.reason, why: pod.why, since: pod.since, pods: [], workloads: new Set() });
     together.get(key).pods.push(pod.pod);
+    together.get(key).workloads.add(pod.workload ?? "");
   }
   reconcile(list, [...together.values()], ({ key }) => key, drawEntry);
   updateAges(list);
 }
 
 export function waitingText(pod) {
-  return `${pod.pod} ${pod.group} ${pod.share ?? ""} ${pod.reason} waiting`.toLowerCase();
+  // Not by its reason, which names groups and nodes that have nothing of what is looked for.
+  return `${pod.pod} ${pod.group} ${pod.share ?? ""} ${pod.workload ?? ""} waiting`.toLowerCase();
 }
 
-function drawEntry({ group, share, why, since, pods }) {
+function drawEntry({ group, share, why, since, pods, workloads }) {
   const [first, ...particulars] = lines(why);
   const shown = pods.slice(0, SHOWN_PODS).join(", ");
   const rest = pods.length - SHOWN_PODS;
+  const maker = pods.length > 1 && workloads.size === 1 ? [...workloads][0] : "";
+  const names = maker ? ` of ${maker}` : `: ${shown}${rest > 0 ? ` and ${rest} more` : ""}`;
   return element(
     "li",
     {},
@@ -38,6 +42,6 @@ function drawEntry({ group, share, why, since, pods }) {
     ),
     element("p", {}, first),
     particulars.length ? element("ul", { class: "particulars" }, particulars.map((each) => element("li", {}, each))) : "",
-    element("p", { class: "pods" }, `${plural(pods.length, "pod")}: ${shown}${rest > 0 ? ` and ${rest} more` : ""}`),
+    element("p", { class: "pods" }, `${plural(pods.length, "pod")}${names}`),
   );
 }

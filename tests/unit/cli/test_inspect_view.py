@@ -12,6 +12,7 @@ from deviceshare.domain.answers.picture import Picture, draw
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import Hardware, Overuse, Part, Trespass
 from deviceshare.domain.objects.ledger import Claim
+from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Share
 from tests.unit.domain.dra_objects import a_claim, a_slice, a_view, gpu_json
@@ -75,6 +76,22 @@ def test_three_hundred_nodes_fit_on_a_screen() -> None:
     assert "and 81 more groups; all: -d" in lines
     assert [line for line in lines if line.startswith("ns/p0 and 499 more")]
     assert lines[-1] == "nvidia.com/gpu: 400/2400 allocated, 1999 free, 1 unhealthy, on 300 nodes"
+
+
+def test_pods_of_one_workload_are_one_line_with_its_name() -> None:
+    """A Deployment's ReplicaSet is an implementation of it; pods of several workloads are named themselves."""
+
+    def made(name: str, kind: str, owner: str) -> Pod:
+        found = a_pod(name, "c")
+        by = [OwnerReference(kind=kind, name=owner, uid=owner, controller=True)]
+        return replace(found, metadata=replace(found.metadata, owner_references=by))
+
+    infer = [made(f"infer-7d9c5b8f9c-{each}", "ReplicaSet", "infer-7d9c5b8f9c") for each in ("x", "y", "z")]
+    fleet, group = a_fleet(a_node(), ledgers=(a_ledger(),)), a_group("c", 9)
+    assert "3 pods of Deployment ns/infer  c " in text(draw(fleet, [group], infer))
+    one = made("db-0", "StatefulSet", "db")
+    assert "\nns/db-0 and 3 more" in text(draw(fleet, [group], [*infer, one]))
+    assert "\nns/db-0  c " in text(draw(fleet, [group], [one]))
 
 
 def test_details_show_every_device() -> None:
