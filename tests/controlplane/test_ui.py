@@ -265,7 +265,7 @@ def test_waiting_pods_of_one_workload_are_named_by_it_and_found_by_it(open_page:
     }
     pod = {"group": "team", "since": "2026-01-01T00:00:00Z", "reason": f"{why['text']}; n1: a", "why": why}
     made = [{**pod, "pod": f"ns/infer-{each}", "workload": "Deployment ns/infer"} for each in range(3)]
-    page = open_page(a_state(a_node("n1"), groups=(a_group("team"),), waiting=made))
+    page = open_page(a_state(a_node("n1"), groups=(a_group("team"),), waiting=tuple(made)))
     entries = page.get_by_role("list", name="Waiting pods").get_by_role("listitem")
     expect(entries.first).to_contain_text("3 pods of Deployment ns/infer")
     page.get_by_role("searchbox").fill("deployment ns/infer")

@@ -209,8 +209,8 @@ def test_a_full_quota_is_told_while_pods_wait() -> None:
     names = ("deviceshare_quota_used", "deviceshare_quota_hard")
     used, hard = (Gauge(name, "", ["quota", "resource"], registry=registry) for name in names)
     waiting = Gauge("deviceshare_waiting_pods", "", ["wants"], registry=registry)
-    used.labels("red", GPU).set(4), hard.labels("red", GPU).set(4)
-    used.labels("blue", GPU).set(3), hard.labels("blue", GPU).set(4)
+    for gauge, quota, devices in ((used, "red", 4), (hard, "red", 4), (used, "blue", 3), (hard, "blue", 4)):
+        gauge.labels(quota, GPU).set(devices)
     waiting.labels("group").set(0)
     assert fires("DeviceshareQuotaFull", Scrape(registry)) == {}
     waiting.labels("group").set(1)
@@ -224,5 +224,6 @@ def test_one_prometheus_of_several_clusters_finds_the_one_without_a_leader() -> 
     registry = CollectorRegistry()
     leader = Gauge("deviceshare_leader", "", ["cluster"], registry=registry)
     assert Scrape(registry).ask(asked) == {frozenset(): 0.0}
-    leader.labels("west").set(1), leader.labels("east").set(0)
+    for cluster, leads in (("west", 1), ("east", 0)):
+        leader.labels(cluster).set(leads)
     assert Scrape(registry).ask(asked) == {frozenset({("cluster", "east")}): 0.0}
