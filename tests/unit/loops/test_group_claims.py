@@ -7,7 +7,7 @@ from typing import Any
 
 from deviceshare.domain import contract
 from deviceshare.domain.placement.holds import is_kept
-from deviceshare.loops.kinds import GROUPS, HOLDS, PODS
+from deviceshare.loops.kinds import GROUPS, HOLDS
 from deviceshare.loops.ports import Kind
 from tests.unit.domain.dra_objects import card
 from tests.unit.loops.dra_world import (
