@@ -181,8 +181,9 @@ class Controller:
         self._coverage = Coverage(context)
         self._statuses = GroupStatuses(context)
         self._releaser = Releaser(context)
-        self._holds = Holds(context, self._dra, self._releaser) if context.holds else None
         self._group_claims = GroupClaims(context, context.group_binder) if context.group_binder else None
+        avoid = self._group_claims.avoid if self._group_claims else lambda _uid, _node: None
+        self._holds = Holds(context, self._dra, self._releaser, avoid) if context.holds else None
         self._rebinder = Rebinder(context)
         self._resizer = Resizer(context)
         self._endings = Endings(context)
@@ -319,7 +320,7 @@ class Controller:
         self._waker.enqueue(change.key)
         self._quotas.change_group(change)
         if self._group_claims:
-            self._group_claims.change_group(change)
+            self._group_claims.enqueue(change.key)
         if self._gates:
             self._gates.enqueue()
         if change.new:

@@ -18,6 +18,7 @@ no pod is entered; kube-scheduler enters one before it binds it, so that of the 
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -59,10 +60,14 @@ AVOID_SECONDS: Final = 60.0
 class Holds:
     """Keyed by node, so that no two workers write one hold."""
 
-    def __init__(self, context: ControllerContext, dra: DraView, releaser: Releaser) -> None:
+    def __init__(
+        self, context: ControllerContext, dra: DraView, releaser: Releaser, avoid: Callable[[str, str], None]
+    ) -> None:
+        """`avoid` is called with the UID of a group by claim, and the node on which none of its pods fits."""
         self._context = context
         self._dra = dra
         self._releaser = releaser
+        self._avoid = avoid
         self._done: dict[str, tuple[str, float]] = {}
         """By hold, what was done last for it, and when."""
         self.queue: Queue[str] = Queue("holds", self._reconcile, workers=8, clock=context.clock)
@@ -127,13 +132,14 @@ class Holds:
 
     def _await_pods(self, held: Hold, claim: ResourceClaim) -> None:
         """Has the group leave the node if kube-scheduler doesn't put any of its pods there for a while."""
-        now = self._context.clock()
-        _, since = self._done.setdefault(claim.metadata.key, ("await", now))
-        for group in self._context.index.bound[held.node]:
-            if group.uid == held.group and not self._context.index.pending[group.name]:
-                self._done[claim.metadata.key] = "await", now
-            elif group.uid == held.group and now >= since + UNFIT_SECONDS:
-                self._releaser.displace(*own_key(group))
+        now, what = self._context.clock(), f"await the pods of {claim.metadata.uid}"
+        group = next((each for each in self._context.index.bound[held.node] if each.uid == held.group), None)
+        known, since = self._done.get(claim.metadata.key, ("", now))
+        if group is None or known != what or not self._context.index.pending[group.name]:
+            self._done[claim.metadata.key] = what, now
+        elif now >= since + UNFIT_SECONDS:
+            self._avoid(group.uid, held.node)
+            self._releaser.displace(*own_key(group))
 
     async def _give_up(self, held: Hold, claim: ResourceClaim) -> None:
         self._done.pop(claim.metadata.key, None)
@@ -201,14 +207,11 @@ class GroupClaims:
         """Until when a group, by its UID, avoids a node."""
         self.queue: Queue[str] = Queue("group-claims", self._reconcile, workers=4, clock=context.clock)
 
-    def change_group(self, change: ObjectChange[Group]) -> None:
-        """Takes in a change of a group, which may have left its node."""
-        old, new = change.old, change.new
-        if old and new and old.claim and old.node and not new.node:
-            now = self._context.clock()
-            self._left = {key: until for key, until in self._left.items() if until > now}
-            self._left[new.uid, old.node] = now + AVOID_SECONDS
-        self.enqueue(change.key)
+    def avoid(self, uid: str, node: str) -> None:
+        """Has the group stay off the node for a while, where kube-scheduler finds no place for its pods."""
+        now = self._context.clock()
+        self._left = {key: until for key, until in self._left.items() if until > now}
+        self._left[uid, node] = now + AVOID_SECONDS
 
     def enqueue(self, name: str) -> None:
         """Enqueues a group by claim that pods may wait for."""

@@ -205,7 +205,7 @@ class Releaser:
             self._context.stop_binds(self._marked_since, key),
             leave.cause if leave else None,
             marked=bool(claim.releasing) and leave is None,
-            frees=partial(self._end_hold, key.uid),
+            frees=partial(self._end_hold, key.uid, claim),
         )
         if outcome is Outcome.IN_USE:
             self._report_use(key, claim)
@@ -233,9 +233,9 @@ class Releaser:
                 if leave.why == "idle":
                     self._context.on_released()
 
-    async def _end_hold(self, uid: str) -> bool:
+    async def _end_hold(self, uid: str, of: Claim) -> bool:
         """Whether no pod can join by a ResourceClaim of the group any more; most holders have none."""
-        name, claims = claim_name(uid), self._context.resource_claims
+        name, claims = claim_name(uid), self._context.resource_claims if of.group else None
         mine = [claim for claim in claims.values() if claim.metadata.name == name] if claims else []
         ours = [claim for claim in mine if hold_of(claim, self._context.holds_namespace)]
         return all([await end_hold(self._context.cluster, claim) for claim in ours])

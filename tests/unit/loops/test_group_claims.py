@@ -114,8 +114,26 @@ async def test_a_group_leaves_a_node_where_none_of_its_pods_fits() -> None:
         await soon(lambda: world.read_group("team").node == "" and world.holders(NODE) == {}, 60)
         await soon(lambda: claims_of_groups(world) == [])
         assert "LeftNode" in world.recorder.reasons("team")
+        await soon(lambda: world.read_group("team").node == NODE, 120)
+        await asyncio.sleep(15)  # It is not yet time to leave again.
+        assert world.read_group("team").node == NODE
         schedulers.full = False
         await soon(lambda: placed(world, "a"), 120)
+
+
+@in_virtual_time
+async def test_a_group_that_was_idle_comes_back_at_once() -> None:
+    """The node that it left for lack of pods is as good as any."""
+    async with a_world() as (world, _):
+        group_by_claim(world, "team", 4, releaseAfter="10s")
+        pod_by_claim(world, "a", "team")
+        await soon(lambda: placed(world, "a") and kept(world))
+        world.end("a")
+        await soon(lambda: world.read_group("team").status.idle_since)
+        world.cluster.edit(GROUPS, "team", {"status": {"idleSince": "2026-01-01T00:00:00Z"}})
+        await soon(lambda: world.read_group("team").node == "" and claims_of_groups(world) == [], 60)
+        pod_by_claim(world, "b", "team")
+        await soon(lambda: placed(world, "b"), 5)
 
 
 @in_virtual_time
