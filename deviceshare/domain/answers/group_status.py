@@ -207,7 +207,7 @@ def _bound(
 
 def _holds(group: Group, devices: dict[str, str]) -> Reason:
     text = f"holds {described(devices) or 'its devices'} on node {group.node}"
-    text += f", which pods get by ResourceClaim {group.claim}" if group.claim else ""
+    text += f", which pods get by ResourceClaim {group.claim}" if group.spec.handover else ""
     return Reason(ReasonKind.CLAIMED, f"{text}; it is being deleted and takes no pods" if group.deleting else text)
 
 

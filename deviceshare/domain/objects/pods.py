@@ -110,7 +110,7 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
     @property
     def bound_by_us(self) -> bool:
         """Whether it waits for what our own bind gives."""
-        return self.wants_devices and not self.claim
+        return contract.CLAIM not in self.metadata.annotations and self.wants_devices
 
     @property
     def holder_uid(self) -> str:
@@ -321,7 +321,7 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         """
         containers, share = [*self.spec.init_containers, *self.spec.containers], self.share
         label = [] if self.metadata.labels.get(contract.GROUP) == self.group else [f"the label {contract.GROUP}"]
-        if self.claim:
+        if contract.CLAIM in self.metadata.annotations:
             return label
         asking = {need.container for need in share.needs}
         served = vendors.vendors_of(share.of)

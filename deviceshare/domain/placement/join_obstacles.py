@@ -319,7 +319,8 @@ def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reaso
     if pod.left_out:
         return left_out(pod)
     share = pod.share
-    if group is not None and not group.metadata.unreadable and pod.claim != group.claim:
+    by_claim = contract.CLAIM in pod.metadata.annotations or (group is not None and group.spec.handover)
+    if by_claim and group is not None and not group.metadata.unreadable and pod.claim != group.claim:
         return _other_handover(group)
     if lacking := pod.lacking(vendors_of(group.spec.resources if group else () if pod.group else share.of)):
         return pod_fault(pod) or not_injected(lacking)
