@@ -130,8 +130,9 @@ class Admission:
 
     def routes(self) -> list[Route]:
         """The webhooks' paths, for a Server of `MAX_BODY` bytes."""
+        first = self._await_group if self.by_claim else None
         return [
-            Route("POST", "/mutate-pods", _handler("Pod", self._mutate_pod, self.identity, self._await_group)),
+            Route("POST", "/mutate-pods", _handler("Pod", self._mutate_pod, self.identity, first)),
             Route("POST", "/validate-pods", _handler("Pod", self._validate_pod, self.identity)),
             Route("POST", "/validate-groups", _handler(contract.GROUP_KIND, self._validate_group)),
             Route("POST", "/validate-node-devices", _handler(contract.NODE_DEVICES_KIND, self._validate_node_devices)),
@@ -140,7 +141,7 @@ class Admission:
     async def _await_group(self, request: ReviewRequest) -> None:
         """Waits a moment for a group that was created just before its pod: how a pod gets devices, the group says."""
         raw = bytes(request.object)
-        if not self.by_claim or request.operation != "CREATE" or contract.GROUP.encode() not in raw:
+        if request.operation != "CREATE" or contract.GROUP.encode() not in raw:
             return
         name = (decode_object(_concerns, request.object).metadata.annotations or {}).get(contract.GROUP, "")
         for _ in range(GROUP_LOOKS):
@@ -309,15 +310,11 @@ def _check_number(what: str, found: Sized, limit: int) -> None:
         raise UnreadableReviewObject(f"{len(found)} {what} are more than deviceshare accepts: at most {limit}")
 
 
-async def _nothing(_: ReviewRequest) -> None:
-    return
-
-
 def _handler(
     kind: str,
     judge: Callable[[ReviewRequest], ReviewVerdict],
     identity: str = "",
-    first: Callable[[ReviewRequest], Awaitable[None]] = _nothing,
+    first: Callable[[ReviewRequest], Awaitable[None]] | None = None,
 ) -> Handler:
     repeats = Repeats()
     most = MAX_LEDGER_MEMBERS if kind == contract.NODE_DEVICES_KIND else MAX_MEMBERS
@@ -330,7 +327,8 @@ def _handler(
                 log.warning("Refused a malformed review", path=request.path, error=str(error), **omitted)
             raise Refusal(400, f"{error}\n") from error
         try:
-            await first(review)
+            if first:
+                await first(review)
             verdict = judge(review)
             body = encode(review, verdict)
         except (UnreadableReviewObject, RecursionError) as error:

@@ -28,6 +28,10 @@ class FixedMirror(Generic[T]):
     def values(self) -> Iterable[T]:
         return self._objects.values()
 
+    def hear(self, obj: T) -> None:
+        """What the mirror's watch brings."""
+        self._objects[obj.metadata.key] = obj
+
     def put(self, obj: Any) -> None:
         raise AssertionError("the webhooks only look things up")
 
