@@ -91,6 +91,8 @@ class Holds:
         for hold, claim in there.items():
             if claim.metadata.unreadable:
                 continue
+            if ledger and hold.group in ledger.claims and not holds.has_pod(claim):
+                self._releaser.retry(ClaimKey(node, hold.group, ledger.claims[hold.group].group))
             with suppress(NotFound, Conflict):  # It was written meanwhile, of which there is an event.
                 if ledger and holds.may_claim(ledger, hold, by_claim):
                     await self._keep(hold, claim, ledger)

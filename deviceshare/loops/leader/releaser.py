@@ -156,6 +156,10 @@ class Releaser:
         self._displaced.setdefault(key, self._context.clock())
         self.queue.add(key, DISPLACED_SECONDS)
 
+    def retry(self, key: ClaimKey) -> None:
+        """Looks again at a group by claim: no pod is entered in its ResourceClaim, as one may have been before."""
+        self._stayed.forget(key), self.queue.add(key)
+
     def preempt(self, node: str, uid: str, group: str, why: str) -> None:
         """Has a group that no pod uses leave its node, so that a pod of higher priority gets its devices."""
         key = ClaimKey(node, uid, group)

@@ -82,6 +82,8 @@ class Schedulers:
     def __init__(self, cluster: LiveCluster, dice: random.Random | None = None, count: int = 4) -> None:
         self.full = False
         """Whether the node has no CPU left for users."""
+        self.behind = False
+        """Whether kube-controller-manager hasn't heard of ended pods yet."""
         self._cluster = cluster
         self._dice = dice or random.Random(0)
         self._count = count
@@ -99,7 +101,7 @@ class Schedulers:
         for pod in pods:
             if not pod["spec"].get("nodeName") and not (self.full and pod["metadata"]["namespace"] == "ns"):
                 self._allocate(pod)
-        for claim in self._cluster.all(HOLDS):
+        for claim in self._cluster.all(HOLDS) if not self.behind else ():
             self._deallocate(claim)
         uids = {claim.metadata.uid for claim in self._cluster.all(HOLDS)}
         for pod in pods:  # Garbage collection.
