@@ -202,3 +202,17 @@ async def test_the_claims_of_others_hold_nothing_for_groups() -> None:
         await soon(lambda: placed(world, "a"), 5)
         assert world.holders(NODE) == {"team": "0"} and doubly_used(world.cluster) == []
         assert allocated(world.cluster) == {"gpu-0": [f"ns/{name}"]}
+
+
+@in_virtual_time
+async def test_what_a_group_by_claim_costs() -> None:
+    """Requests for its first pod, and for one that joins: docs/dra.md says so."""
+    async with a_world() as (world, _):
+        requests = world.cluster.requests
+        for name, most in (("a", 6), ("b", 1)):
+            if name == "a":
+                group_by_claim(world, "team", 4)
+            requests.clear()
+            pod_by_claim(world, name, "team")
+            await asyncio.sleep(20)
+            assert placed(world, name) and len(requests) == most, requests
