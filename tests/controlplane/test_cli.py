@@ -78,8 +78,8 @@ def test_what_was_seen_is_explained_without_the_cluster(pool: Pool, busy: tuple[
 
     def said(answer: Json) -> Json:
         """Of this test's node; others' come and go, and kube-scheduler counts them."""
-        mine = [each for each in answer["nodes"] if each["node"].startswith(f"{pool.name}-")]
-        facts = {name: fact for name, fact in answer["facts"].items() if name != "kube-scheduler"}
+        mine = [each for each in answer.get("nodes", ()) if each["node"].startswith(f"{pool.name}-")]
+        facts = {name: fact for name, fact in answer.get("facts", {}).items() if name != "kube-scheduler"}
         return {"nodes": mine, "facts": facts, "message": re.sub(r"\d+/\d+ nodes.*", "", answer["message"])}
 
     first, second = busy
