@@ -101,7 +101,7 @@ def _by_claim(pod: Draft, group: Group, ours: Iterable[str], settings: Injection
             elif _USED_CLAIM not in (claims := container.resources.claims or []):
                 patch.append(_set(f"/spec/{field}/{position}/resources/claims", [*claims, _USED_CLAIM]))
     # Programs share the devices as those of other groups do.
-    frameworks = _environments(spec.lists()[:2], {}, settings, in_group=True, table=())
+    frameworks = _environments(spec.lists()[:2], {}, settings, in_group=True, by_claim=True)
     return Injection([*patch, *frameworks.patch], frameworks.warnings)
 
 
@@ -389,10 +389,10 @@ def _environments(
     *,
     in_group: bool,
     skip: Collection[str] = (),
-    table: tuple[Vendor, ...] = vendors.VENDORS,
+    by_claim: bool = False,
 ) -> Injection:
     """The containers' variables, but for those of containers to skip; ephemeral ones can't ask for a share."""
-    patch, warnings = list[Json](), list[str]()
+    patch, warnings, table = list[Json](), list[str](), () if by_claim else vendors.VENDORS
     for field, containers in lists:
         for position, container in enumerate(containers or ()):
             if container.name in skip:
