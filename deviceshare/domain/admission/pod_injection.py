@@ -392,7 +392,8 @@ def _environments(
     by_claim: bool = False,
 ) -> Injection:
     """The containers' variables, but for those of containers to skip; ephemeral ones can't ask for a share."""
-    patch, warnings, table = list[Json](), list[str](), () if by_claim else vendors.VENDORS
+    patch, warnings = list[Json](), list[str]()
+    table: tuple[Vendor, ...] = () if by_claim else vendors.VENDORS
     for field, containers in lists:
         for position, container in enumerate(containers or ()):
             if container.name in skip:
