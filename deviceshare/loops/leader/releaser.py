@@ -55,8 +55,7 @@ UNSEEN_SECONDS: Final = 20.0
 """Before a claim is looked at again that is needed by an object which the mirror doesn't show: after a new list, no
 event may ever say that the object was there, or is gone."""
 LOOK_SECONDS: Final = 30.0
-"""Between two looks at an idle group that is wanted, since nothing tells when a bind under way has failed, and at a
-node that the mirror of shared nodes doesn't show."""
+"""Between two looks at an idle group that is wanted, and at a node that the mirror of shared nodes doesn't show."""
 STAYED_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 80.0)
 """Before a group that stays is looked at again: the mirror of pods is behind, or shows something else than a list for
 good, as of a pod that can't be read."""
@@ -158,7 +157,8 @@ class Releaser:
 
     def retry(self, key: ClaimKey) -> None:
         """Looks again at a group by claim: no pod is entered in its ResourceClaim, as one may have been before."""
-        self._stayed.forget(key), self.queue.add(key)
+        self._stayed.forget(key)
+        self.queue.add(key)
 
     def preempt(self, node: str, uid: str, group: str, why: str) -> None:
         """Has a group that no pod uses leave its node, so that a pod of higher priority gets its devices."""
