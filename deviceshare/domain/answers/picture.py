@@ -22,6 +22,7 @@ from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.placement.device_states import ALLOCATED, DeviceState, Health, Use, by_resource, doubted
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import UnreadableObject, opaque_reason, unreadable, withheld_reason
+from deviceshare.domain.placement.preemption import searched
 
 
 class Unseen(Struct, frozen=True, rename="camel"):
@@ -181,13 +182,7 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod], *, partly_s
 
     Where the cluster is only `partly_seen`, what groups wait for is what the leader stated.
     """
-    steps = draw_in_steps(fleet, groups, pods, partly_seen=partly_seen)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            drawn: Picture = done.value
-            return drawn
+    return searched(draw_in_steps(fleet, groups, pods, partly_seen=partly_seen))
 
 
 def draw_in_steps(

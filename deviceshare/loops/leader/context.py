@@ -1,7 +1,8 @@
 """What the leader's reconcilers share in one term: the cluster, its mirrors and indexes of them, and the clock."""
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Hashable
+from collections.abc import Awaitable, Callable, Collection, Generator, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -163,6 +164,17 @@ class ControllerContext:
     def stop_binds(self, since: "UnchangedSince[K]", key: K) -> BindStop:
         """How binds under way are stopped; no worker waits for them."""
         return BindStop(self.binds_over_since(since, key), self.report_unwritable, self.compares)
+
+
+async def in_pauses(steps: Generator[None, None, T]) -> T:
+    """What a search finds; the mirrors, the webhooks and the probes go on at each of its pauses."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await asyncio.sleep(0)
 
 
 class ClaimKey(NamedTuple):

@@ -19,7 +19,14 @@ from deviceshare.domain.placement.node_choice import Choice, Occupancy, alike, c
 from deviceshare.domain.placement.shared_resources import capacity_patch, lacking
 from deviceshare.loops.api_objects import subject_of
 from deviceshare.loops.kinds import NODES
-from deviceshare.loops.leader.context import ControllerContext, GatePlacement, PodBinder, UnchangedSince, WaitingEvents
+from deviceshare.loops.leader.context import (
+    ControllerContext,
+    GatePlacement,
+    PodBinder,
+    UnchangedSince,
+    WaitingEvents,
+    in_pauses,
+)
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import ApiError, NotFound, ObjectChange
 from deviceshare.loops.protocol.bind import Refused
@@ -190,14 +197,7 @@ class Placer:
             return Choice("", str(obstacle or missing(pod)))
         if group and self._displaced(group.node, group.uid, group.name):
             return Choice("", f"group {group.name} is being moved off node {group.node}, where its pods did not fit")
-        search = choose_node(self._context.fleet, self._occupancy, pod, request, avoided)
-        while True:
-            try:
-                next(search)
-            except StopIteration as end:
-                choice: Choice = end.value
-                return choice
-            await asyncio.sleep(0)
+        return await in_pauses(choose_node(self._context.fleet, self._occupancy, pod, request, avoided))
 
     async def _begin(self, pod: Pod, node: str) -> None:
         uid = pod.metadata.uid

@@ -17,7 +17,6 @@ A group's own hold has no pod of ours: its pods name it. Who releases the group 
 no pod is entered; kube-scheduler enters one before it binds it, so that of the two writes one fails.
 """
 
-import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -25,9 +24,7 @@ from typing import Final
 import structlog
 
 from deviceshare import timestamps
-from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.resource_slices import ResourceClaim
 from deviceshare.domain.placement import holds
 from deviceshare.domain.placement.holds import Hold
@@ -36,7 +33,7 @@ from deviceshare.domain.placement.node_choice import Occupancy, choose_node, in_
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import HOLDS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.leader.context import ClaimKey, ControllerContext, GroupBinder, own_key
+from deviceshare.loops.leader.context import ClaimKey, ControllerContext, GroupBinder, in_pauses, own_key
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import ApiError, Conflict, NotFound, ObjectChange
 from deviceshare.loops.protocol.bind import Refused
@@ -229,7 +226,8 @@ class GroupClaims:
         for pod in in_turn(self._context.index.pending[name]):
             if pod.metadata.deletion_timestamp or pod_obstacle(pod, group, self._context.fleet.namespaces):
                 continue
-            if node := await self._choose(pod, group, avoided):
+            choice = await in_pauses(choose_node(self._context.fleet, Occupancy(), pod, group.request, avoided))
+            if node := choice.node:
                 try:
                     await self._binder.settle(group, node, pod.metadata.key)
                 except (Refused, ApiError) as error:
@@ -238,12 +236,3 @@ class GroupClaims:
             elif avoided:
                 raise Later(AVOID_SECONDS / 4)
             return
-
-    async def _choose(self, pod: Pod, group: Group, avoided: list[str]) -> str:
-        search = choose_node(self._context.fleet, Occupancy(), pod, group.request, avoided)
-        while True:
-            try:
-                next(search)
-            except StopIteration as end:
-                return str(end.value.node)
-            await asyncio.sleep(0)

@@ -17,18 +17,10 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GROUP, POD
 from deviceshare.domain.placement.join_obstacles import pod_obstacle, request_of
 from deviceshare.domain.placement.node_choice import in_turn
-from deviceshare.domain.placement.preemption import (
-    NEVER,
-    Holders,
-    MadeRoom,
-    Steps,
-    fits_somewhere,
-    make_room,
-    priority_of,
-)
+from deviceshare.domain.placement.preemption import NEVER, Holders, MadeRoom, fits_somewhere, make_room, priority_of
 from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import annotate, subject_of
-from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
+from deviceshare.loops.leader.context import ControllerContext, UnchangedSince, in_pauses
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import Conflict, NotFound, ObjectChange, Unavailable
 from deviceshare.loops.queue import Backoff, Queue
@@ -99,7 +91,7 @@ class Preemptor:
             return
         nominated = self._since(pod.metadata.key, pod.nominated_node)
         holders = Holders(self._context.pods.get, self._is_idle, self._protected(now))
-        room = await _search(make_room(fleet, pod, request, holders))
+        room = await in_pauses(make_room(fleet, pod, request, holders))
         over = bool(pod.nominated_node) and now > nominated + NOMINATED_SECONDS
         if room is None or over:
             if pod.nominated_node:
@@ -173,13 +165,3 @@ class Preemptor:
             self._spared.fail(uid)
             return error.said or str(error)
         return ""
-
-
-async def _search(steps: Steps[MadeRoom | None]) -> MadeRoom | None:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: MadeRoom | None = end.value
-            return found
-        await asyncio.sleep(0)
