@@ -86,7 +86,7 @@ class WaitingReasons:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._kept: dict[tuple[frozenset[tuple[str, int]], frozenset[tuple[str, str]]], _Kept] = {}
+        self._kept: dict[tuple[frozenset[tuple[str, int]], frozenset[tuple[str, str]], bool], _Kept] = {}
 
     def of_group(self, group: Group, pods: Collection[Pod]) -> Reason | None:
         """What an unbound group waits for; None where no pod of it waits. `pods` name it, and it takes them."""
@@ -189,7 +189,7 @@ class WaitingReasons:
         if request.share:  # what is said of shares may change without a stamp that says so
             return _met_nowhere(self._fleet, request)
         situations, selector = self._fleet.situations, request.node_selector
-        wanted = frozenset(request.resources.items()), frozenset(selector.items())
+        wanted = frozenset(request.resources.items()), frozenset(selector.items()), request.by_claim
         kept = self._kept.get(wanted)
         if kept is None or kept.stamp != situations.stamp(selector, kept.found.shown):
             found = _met_nowhere(self._fleet, request)

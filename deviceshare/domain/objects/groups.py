@@ -325,6 +325,7 @@ class Group(Struct, frozen=True, gc=False, rename="camel"):
             spec.node_selector,
             self.node,
             labels=self.metadata.labels,
+            by_claim=bool(spec.handover),
         )
 
     @property

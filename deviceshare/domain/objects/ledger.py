@@ -194,6 +194,16 @@ class NodeDevices(Struct, frozen=True, dict=True, rename="camel"):
         return self.status.published.behind(self.status.hardware)
 
     @cached_property
+    def claimable(self) -> frozenset[str]:
+        """The resources all of whose devices a DRA driver publishes and is kept from, as hand-over by claim needs."""
+        published = self.status.published
+        if published.held is None:
+            return frozenset()
+        uuids = {part.uuid for part in published.devices}
+        bare = {device.resource for device in self.devices if device.uuid not in uuids}
+        return frozenset(device.resource for device in self.devices) - bare
+
+    @cached_property
     def devices(self) -> Devices:
         """The node's devices for groups, in its present numbering, without those that its agent doesn't see."""
         parts = {(part.resource, part.index): part.device for part in self.hardware.devices if not part.lost}

@@ -481,6 +481,8 @@ class Request(NamedTuple):
     """Of the pod that is to be placed."""
     isolated: bool = False
     """Whether its parts have to be of devices whose memory limits are enforced."""
+    by_claim: bool = False
+    """Whether its devices are handed over by a ResourceClaim."""
 
     @property
     def taker(self) -> Holder:

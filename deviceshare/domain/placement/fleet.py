@@ -472,6 +472,7 @@ class Fleet:
             tuple(sorted(each.whole for each in self.states(name) if each.free and each.device in free)),
             self._crowding.get(name),
             ledger.counts_only if ledger else "",
+            ledger.claimable if ledger else frozenset(),
         )
 
 

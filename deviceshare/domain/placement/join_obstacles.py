@@ -224,6 +224,14 @@ def counted_only(request: Request, why: str) -> Reason | None:
     return Reason(ReasonKind.COUNTED_ONLY, f"node(s) that only count shares: {text}", cure)
 
 
+def not_claimable(request: Request, claimable: Collection[str]) -> Reason | None:
+    """Why a ResourceClaim can't bring the group devices of this node (NodeDevices.claimable)."""
+    if not request.by_claim or not (missing := sorted(request.resources.keys() - claimable)):
+        return None
+    text = f"node(s) whose {listed(missing)} no DRA driver publishes for spec.handover: claim"
+    return Reason(ReasonKind.NOT_HANDED_OVER, text, "install the vendor's driver there, or leave spec.handover out")
+
+
 def withheld_reason(resource: str, withheld: Withheld) -> Reason:
     """Why a group gets nothing of a resource on a node, whatever is free."""
     text = f"the node offers no {resource} to groups: {withheld.reason}"

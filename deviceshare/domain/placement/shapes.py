@@ -16,7 +16,13 @@ from deviceshare.domain.objects.shares import Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.allocation import NOT_COMPARED, Effort, Preference, shortage
 from deviceshare.domain.placement.device_states import DeviceState
-from deviceshare.domain.placement.join_obstacles import NOT_SHARED, OTHER_LABELS, counted_only, opaque_reason
+from deviceshare.domain.placement.join_obstacles import (
+    NOT_SHARED,
+    OTHER_LABELS,
+    counted_only,
+    not_claimable,
+    opaque_reason,
+)
 from deviceshare.domain.placement.ledger_budget import Crowding
 from deviceshare.domain.placement.node_indexes import DeviceCounts, NodesAlike
 from deviceshare.domain.placement.rooms import Room
@@ -52,7 +58,8 @@ class Shape(NamedTuple):
     crowded: Crowding | None = None
     """Of its ledger, where not every claim would fit."""
     counts_only: str = ""
-    """As of its ledger."""
+    """As of its ledger; likewise `claimable`."""
+    claimable: frozenset[str] = frozenset()
 
     @property
     def outline(self) -> "Shape":
@@ -75,6 +82,8 @@ class Shape(NamedTuple):
     def _obstacle_to_group(self, request: Request, effort: allocation.Effort | None) -> Reason | None:
         if obstacle := self.obstacle or opaque_reason(self.opaque & request.resources.keys()):
             return obstacle
+        if request.by_claim and (bare := not_claimable(request, self.claimable)):
+            return bare
         total = dict(self.total)
         for resource, reason in self.withheld:
             if resource in request.resources and resource not in total:

@@ -19,7 +19,7 @@ from deviceshare.domain.objects.shares import Request, Share
 from deviceshare.domain.placement import allocation, ledger_budget
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.handover import as_claimed, too_long_for_cdi
-from deviceshare.domain.placement.join_obstacles import counted_only, joining_obstacle, ledger_fault
+from deviceshare.domain.placement.join_obstacles import counted_only, joining_obstacle, ledger_fault, not_claimable
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 from deviceshare.loops.protocol import bind
@@ -127,6 +127,8 @@ def _choose_devices(request: Request, token: str, seen: NodeDevices) -> Claim | 
             text = f"{holder} has changed, and what it claimed on node {seen.node} is being released"
             return Reason(ReasonKind.CLAIM_RELEASING, text)
         return mine
+    if bare := not_claimable(request, seen.claimable):
+        return bare
     chosen = allocation.choose(request, allocation.available(seen))
     if chosen is None:
         text = f"{holder} no longer fits on node {seen.node}: others took its devices meanwhile"

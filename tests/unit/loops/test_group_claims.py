@@ -107,6 +107,20 @@ async def test_a_group_whose_devices_a_stranger_has_gets_others() -> None:
 
 
 @in_virtual_time
+async def test_a_node_without_a_driver_is_no_place_for_a_group_by_claim() -> None:
+    """Nobody would bring its devices into containers: the group waits, and says so."""
+    async with a_world() as (world, schedulers):
+        world.node("n2", 8)
+        await soon(lambda: world.open("n2"))
+        schedulers.full = True
+        group_by_claim(world, "large", 6)
+        pod_by_claim(world, "b", "large")
+        await asyncio.sleep(10)
+        assert world.read_group("large").node == ""
+        assert "no DRA driver publishes for spec.handover: claim" in world.message("large")
+
+
+@in_virtual_time
 async def test_a_group_leaves_a_node_where_none_of_its_pods_fits() -> None:
     """Its devices come free for others, and it tries again."""
     async with a_world() as (world, schedulers):
