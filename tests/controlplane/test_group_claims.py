@@ -53,7 +53,7 @@ def placed(pool: Pool, *names: str) -> bool:
 
 
 def test_kube_scheduler_alone_binds_all_but_the_first_pod(pool: Pool) -> None:
-    """Twenty pods of a group, nineteen of them bound while no deviceshare runs; then strangers get the devices."""
+    """Twenty pods of a group, eighteen of them bound while no deviceshare runs; then strangers get the devices."""
     node = publishing_node(pool)
     began = time.monotonic()
     group = by_claim(pool, "team", 2)
