@@ -14,7 +14,7 @@ https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocat
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from deviceshare.domain import contract
@@ -103,16 +103,17 @@ def is_firm(claim: ResourceClaim) -> bool:
     return is_allocated(claim) and is_kept(claim) and not is_given_up(claim)
 
 
-def may_claim(ledger: NodeDevices, hold: Hold, by_claim: Collection[str]) -> bool:
+def may_claim(ledger: NodeDevices, hold: Hold, by_claim: Mapping[str, str]) -> bool:
     """Whether who needs the hold has the devices by the ledger, or may still use them: also where it can't be said.
 
-    `by_claim` are the UIDs of the groups that hand theirs over by a hold of their own.
+    `by_claim` are the namespaces of the groups that hand theirs over by a hold of their own, by UID.
     """
     if ledger.hidden_claims or not ledger.filled:
         return True
     if hold.group:
         mine = ledger.claims.get(hold.group)
-        return mine is not None and hold.group in by_claim and {d.uuid for d in ledger.held(mine)} == set(hold.uuids)
+        ours = mine is not None and by_claim.get(hold.group) == hold.namespace
+        return ours and {device.uuid for device in ledger.held(ledger.claims[hold.group])} == set(hold.uuids)
     for uid, claim in ledger.claims.items():
         for device in (*claim.devices, *claim.replaced):
             names, vendor = {device.uuid, ledger.present(device).uuid} - {""}, vendor_of(device.resource)
@@ -128,7 +129,7 @@ def to_hold(
     """The holds that there are to be, each with its devices' resource; empty where there are to be none.
 
     `namespace` is ours, `groups` are the namespaces of those by claim, by UID. What a group still hands over by one
-    that is `there` isn't held twice.
+    that is `there`, with our entry, isn't held twice.
     """
     published = ledger.status.published
     if published.held is None:

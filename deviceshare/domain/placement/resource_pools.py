@@ -278,7 +278,8 @@ class DraView:
     def publication(self, node: str, *, claims_known: bool = True, holders: Collection[str] = ()) -> Publication:
         """What is known of the node's devices. Without `claims_known`, who holds which of them isn't.
 
-        `holders` are the UIDs in the node's ledger: a group's hold is a stranger's claim where that doesn't name it.
+        `holders` are the claims of the groups in the node's ledger, as `namespace/name`: any other that has the marks
+        of a group's hold is a stranger's.
         """
         rows = [(vendor, vendor.dra) for vendor in vendors.VENDORS if vendor.dra]
         found = [self._of_driver(node, vendor, driver, claims_known, holders) for vendor, driver in rows]
@@ -316,7 +317,7 @@ class DraView:
         firm = list[str]()
         for hold, claim in self.holds(node).items():
             names = [(each.pool, each.device) for each in claim.holds if each.driver == driver.name]
-            others = hold.group and hold.group not in holders
+            others = hold.group and hold.key not in holders
             if others or any((device := reading.named.get(name)) and device.uuid not in hold.uuids for name in names):
                 # The name is another device's by now.
                 held |= {name: {*held.get(name, ()), claim.metadata.key} for name in names}

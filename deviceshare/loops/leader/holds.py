@@ -79,7 +79,8 @@ class Holds:
         if ledger and (ledger.metadata.unreadable or not ledger.filled):
             return  # Any device may be somebody's.
         there, by_claim = self._dra.holds(node), self._by_claim(ledger)
-        wanted = holds.to_hold(ledger, self._context.holds_namespace, by_claim, there) if ledger else {}
+        kept = [hold for hold, claim in there.items() if holds.is_kept(claim)]
+        wanted = holds.to_hold(ledger, self._context.holds_namespace, by_claim, kept) if ledger else {}
         for hold, resource in wanted.items():
             if hold not in there:
                 with suppress(Conflict):  # One that is ending has its name, or another leader created it.
@@ -88,7 +89,7 @@ class Holds:
         for hold, claim in there.items():
             if claim.metadata.unreadable:
                 continue
-            if ledger and hold.group in ledger.claims and not holds.has_pod(claim):
+            if ledger and by_claim.get(hold.group) == hold.namespace and not holds.has_pod(claim):
                 self._releaser.retry(ClaimKey(node, hold.group, ledger.claims[hold.group].group))
             with suppress(NotFound, Conflict):  # It was written meanwhile, of which there is an event.
                 if ledger and holds.may_claim(ledger, hold, by_claim):

@@ -241,7 +241,9 @@ class Ledgers:
     def _published(self, seen: NodeDevices) -> Publication:
         """What DRA says of the node. Two mirrors know it, and one of them may be without what it is to show."""
         known = self._context.claims_known()
-        published = handover.steady(self._dra.publication(seen.node, claims_known=known, holders=seen.claims), seen)
+        groups = (self._context.groups.get(claim.group) for claim in seen.claims.values() if claim.group)
+        holders = {group.claim for group in groups if group} - {""}
+        published = handover.steady(self._dra.publication(seen.node, claims_known=known, holders=holders), seen)
         if not known and published != NOTHING_PUBLISHED:
             self.queue.add(seen.node, CLAIMS_SECONDS)  # Without any claim, no event shows that they can be read.
         return published

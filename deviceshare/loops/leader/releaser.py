@@ -34,7 +34,7 @@ from deviceshare.domain.objects.groups import Group, claim_name, uses
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.placement.holds import hold_of, taken_by_others
+from deviceshare.domain.placement.holds import hold_of, is_kept, taken_by_others
 from deviceshare.domain.placement.join_obstacles import pod_obstacle
 from deviceshare.domain.placement.node_choice import barred, is_lost, leaves_cordoned, left_behind, moves
 from deviceshare.domain.wording import listed
@@ -238,11 +238,11 @@ class Releaser:
                     self._context.on_released()
 
     async def _end_hold(self, uid: str, of: Claim) -> bool:
-        """Whether no pod can join by a ResourceClaim of the group any more; most holders have none."""
-        name, claims = claim_name(uid), self._context.resource_claims if of.group else None
-        mine = [claim for claim in claims.values() if claim.metadata.name == name] if claims else []
-        ours = [claim for claim in mine if hold_of(claim, self._context.holds_namespace)]
-        return all([await end_hold(self._context.cluster, claim) for claim in ours])
+        """Whether no pod can join by the group's ResourceClaim any more. Others may bear its marks, not our entry."""
+        claims, group = self._context.resource_claims if of.group else None, self._context.groups.get(of.group)
+        named = [each for each in claims.values() if each.metadata.name == claim_name(uid)] if claims else []
+        mine = [c for c in named if hold_of(c, "") and (is_kept(c) or (group and c.metadata.key == group.claim))]
+        return all([await end_hold(self._context.cluster, each) for each in mine])
 
     def _forget(self, key: ClaimKey) -> None:
         self._unbound_since.forget(key)

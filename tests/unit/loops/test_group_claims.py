@@ -7,7 +7,7 @@ from typing import Any
 
 from deviceshare.domain import contract
 from deviceshare.domain.placement.holds import is_kept
-from deviceshare.loops.kinds import GROUPS, HOLDS
+from deviceshare.loops.kinds import GROUPS, HOLDS, PODS
 from deviceshare.loops.ports import Kind
 from tests.unit.domain.dra_objects import card
 from tests.unit.loops.dra_world import (
@@ -216,6 +216,29 @@ async def test_the_claims_of_others_hold_nothing_for_groups() -> None:
         await soon(lambda: placed(world, "a"), 5)
         assert world.holders(NODE) == {"team": "0"} and doubly_used(world.cluster) == []
         assert allocated(world.cluster) == {"gpu-0": [f"ns/{name}"]}
+
+
+@in_virtual_time
+async def test_a_stranger_with_the_marks_of_a_groups_claim_is_a_stranger() -> None:
+    """In a namespace of its own it holds up no bind, no hold and no release, and what it has nobody else gets."""
+    async with a_world() as (world, _):
+        world.group("team", 1)
+        uid = world.read_group("team").uid
+        every = " ".join([NODE, *map(card, range(4))])
+        marks = {"labels": {contract.HOLD: "x"}, "annotations": {contract.HOLD: every}}
+        pod = world.cluster.put(PODS, {"metadata": {"name": "thief"}, "spec": {"nodeName": NODE}}, "strangers")
+        thief = {"resource": "pods", "name": "thief", "uid": pod["metadata"]["uid"]}
+        result = {"request": "r", "driver": "gpu.nvidia.com", "pool": NODE, "device": "gpu-0"}
+        status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [thief]}
+        meta = {"name": f"deviceshare-{uid}", **marks}
+        world.cluster.put(HOLDS, {"metadata": meta, "spec": {"any": 1}, "status": status}, "strangers")
+        await asyncio.sleep(1)
+        world.pod("a", "team")
+        await world.bind("a", NODE)
+        assert world.holders(NODE) == {"team": "1"} and doubly_used(world.cluster) == []
+        world.end("a")
+        world.cluster.remove(GROUPS, "team")
+        await soon(lambda: world.holders(NODE) == {} and allocated(world.cluster).keys() == {"gpu-0"}, 60)
 
 
 @in_virtual_time
