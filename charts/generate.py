@@ -85,9 +85,9 @@ def _of(folder: str, head: str, files: Mapping[str, str]) -> str:
     return head + "---\n" + _without_helm("\n---\n".join(documents)) + "\n"
 
 
-def install() -> str:
+def install(chart: Path = helm.CHART) -> str:
     """The chart with its default values, for kubectl and kustomize."""
-    files = helm.render_files({})
+    files = helm.render_files({}, chart=chart)
     minor = ".".join(helm.CURRENT.split(".")[:2])
     head = _INSTALL_HEAD.format(minor=minor, namespace=helm.NAMESPACE)
     documents = [text.strip().removeprefix("---\n") for path, text in sorted(files.items()) if path.endswith(".yaml")]

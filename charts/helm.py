@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 def render_files(
-    values: Mapping[str, Any], kube_version: str = CURRENT, api_versions: Iterable[str] = ()
+    values: Mapping[str, Any], kube_version: str = CURRENT, api_versions: Iterable[str] = (), chart: Path = CHART
 ) -> dict[str, str]:
     """Each rendered template, as text by its path in the chart; raises helm_python.HelmError.
 
@@ -36,8 +36,8 @@ def render_files(
         "kube_version": f"v{kube_version}",
         "api_versions": list(api_versions),
     }
-    with Chart.load(CHART) as chart:
-        answer = _native.call_string("helm_render", chart._raw(), json.dumps(values), json.dumps(options))
+    with Chart.load(chart) as loaded:
+        answer = _native.call_string("helm_render", loaded._raw(), json.dumps(values), json.dumps(options))
     files: dict[str, str] = json.loads(answer)
     return {path.removeprefix("deviceshare/"): text for path, text in files.items() if text.strip()}
 

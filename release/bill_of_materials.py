@@ -6,7 +6,7 @@ https://cyclonedx.org/docs/1.6/json/
 import re
 import uuid
 from collections.abc import Iterable, Iterator
-from importlib.metadata import Distribution
+from importlib.metadata import Distribution, distribution
 from typing import Final
 
 from cyclonedx.contrib.license.factories import LicenseFactory
@@ -23,14 +23,14 @@ _CLASSIFIER: Final = re.compile(r"License :: (?:OSI Approved :: )?(.+)")
 _LONGEST_NAME: Final = 60
 
 
-def bill(name: str) -> str:
-    """The bill of an installed distribution and of all that it requires here.
+def bill(name: str, version: str) -> str:
+    """The bill of an installed distribution, as this version of it, and of all that it requires here.
 
     Its serial number follows from its content, so that the same release has the same one.
     """
     parts = closure(name)
-    components = {normal(each.name): _component(each, library=normal(each.name) != normal(name)) for each in parts}
-    subject = components[normal(name)]
+    components = {normal(each.name): _component(each, each.version) for each in parts}
+    components[normal(name)] = subject = _component(distribution(name), version, ComponentType.APPLICATION)
     bom = Bom(
         components=[each for each in components.values() if each is not subject],
         metadata=BomMetaData(timestamp=archives.moment(), component=subject),
@@ -43,12 +43,12 @@ def bill(name: str) -> str:
     return JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
 
 
-def _component(each: Distribution, *, library: bool) -> Component:
-    purl = PackageURL("pypi", None, normal(each.name), each.version)
+def _component(each: Distribution, version: str, type_: ComponentType = ComponentType.LIBRARY) -> Component:
+    purl = PackageURL("pypi", None, normal(each.name), version)
     return Component(
         name=each.name,
-        version=each.version,
-        type=ComponentType.LIBRARY if library else ComponentType.APPLICATION,
+        version=version,
+        type=type_,
         description=_said(each, "Summary"),
         licenses=_licences(each),
         purl=purl,

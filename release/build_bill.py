@@ -11,10 +11,11 @@ import json
 import re
 import sys
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from release.licences import licence_of, normalized
 
@@ -22,8 +23,8 @@ SUBJECT: Final = "deviceshare"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def of_environment(site_packages: Path) -> str:
-    """Of everything that is installed there; raises ValueError where deviceshare isn't."""
+def of_environment(site_packages: Path, system: Path = Path("/")) -> str:
+    """Of everything that is installed there and on the system; raises ValueError where deviceshare isn't."""
     parts = sorted(distributions(path=[str(site_packages)]), key=lambda part: part.name.lower())
     subject = [part for part in parts if normalized(part.name) == SUBJECT]
     if len(subject) != 1:
@@ -31,7 +32,24 @@ def of_environment(site_packages: Path) -> str:
             f"{site_packages} has no {SUBJECT}; it has {', '.join(part.name for part in parts) or 'nothing'}"
         )
     others = [_installed(part) for part in parts if part is not subject[0]]
-    return _bill(_installed(subject[0], type_="application"), others)
+    return _bill(_installed(subject[0], type_="application"), [*others, *_packages(system)])
+
+
+def _packages(system: Path) -> Iterator[dict[str, Any]]:
+    """The packages of a Debian or its kin, by the file in which dpkg keeps them; nothing where there is none.
+
+    https://github.com/package-url/purl-spec/blob/main/types-doc/deb-definition.md
+    """
+    status = system / "var/lib/dpkg/status"
+    if not status.exists():
+        return
+    [kin] = re.findall(r"^ID=(\w+)", (system / "etc/os-release").read_text(), re.MULTILINE)
+    for package in status.read_text().split("\n\n"):
+        said = dict(re.findall(r"^(Package|Version|Architecture|Status): (.+)$", package, re.MULTILINE))
+        if said.get("Status", "").endswith(" installed"):
+            name, version = said["Package"], said["Version"]
+            purl = f"pkg:deb/{kin}/{name}@{quote(version)}?arch={said['Architecture']}"
+            yield {"type": "library", "bom-ref": purl, "name": name, "purl": purl, "version": version}
 
 
 def of_wheel(version: str, licence: str, requirements: Iterable[str], constraints: str) -> str:

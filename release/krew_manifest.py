@@ -11,6 +11,8 @@ import yaml
 
 from release import archives
 
+NAME: Final = "deviceshare.yaml"
+"""krew takes the plugin's name from the file's."""
 PROGRAM: Final = "kubectl-deviceshare"
 PLATFORMS: Final = (("linux", "amd64"), ("linux", "arm64"), ("darwin", "arm64"))
 _DESCRIPTION: Final = """\

@@ -15,7 +15,7 @@ import msgspec
 import yaml
 from cryptography import x509
 
-from deviceshare import __version__, assets
+from deviceshare import assets
 from deviceshare.certificates import issuance
 from deviceshare.doctor import canary
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, listed, unread
@@ -179,7 +179,7 @@ def _judge_bundle(name: str, webhook: dict[str, Any], now: datetime) -> list[Fin
 
 async def _policies(api: Cluster, ours: Installation) -> list[Finding]:
     ignored = _ignored(ours)
-    version = (ours.deployment.metadata.labels.get(_VERSION) if ours.deployment else None) or __version__
+    version = ours.deployment.metadata.labels.get(_VERSION, "") if ours.deployment else ""
     findings: list[Finding] = []
     for name, kinds in POLICIES.items():
         if name == _POLICY_OF_AGENTS and not ours.agents:
@@ -220,14 +220,14 @@ async def _left_policies(api: Cluster) -> list[Finding]:
 
 
 def _judge_policy(kinds: PolicyKinds, policy: AdmissionPolicy, version: str) -> Iterator[Finding]:
-    """What is wrong with a policy that should be of this version."""
+    """What is wrong with a policy that should be of this version, if it is known."""
     name = policy.metadata.name
     whole = f"{kinds.policies.kind} {name}"
     if policy.spec.failure_policy != "Fail":
         what = f"{whole} has failurePolicy {policy.spec.failure_policy}: where it can't be evaluated, {_WITHOUT[name]}"
         yield Finding(PROBLEM, what, f"{_UPGRADE}: its failurePolicy is Fail")
     found = policy.metadata.labels.get(_VERSION, "")
-    if found != version:
+    if version and found != version:
         what = f"{whole} is of {f'deviceshare {found}' if found else 'an unknown version'}, not {version}"
         yield Finding(WARNING, what, _UPGRADE)
     if warnings := policy.status.type_checking.expression_warnings:

@@ -141,6 +141,7 @@ class ApiHistory:
                 claims[key] = meta["namespace"], {each["device"] for each in results}
                 entries = found.get("status", {}).get("reservedFor", ()) if results else ()
                 entered[key] = {each["uid"] for each in entries}
+                seen["claims of ours"] += meta["namespace"] == HOME and not before
                 seen["allocations to us" if meta["namespace"] == HOME else "to strangers"] += bool(results) and not (
                     before and before[1]
                 )
@@ -207,7 +208,7 @@ async def _repeat(end: float, work: Callable[..., Awaitable[None]], *arguments: 
 
 async def _kill(pool: Pool, dice: random.Random, end: float) -> None:
     while time.monotonic() < end:
-        await asyncio.sleep(dice.uniform(20, 40))
+        await asyncio.sleep(dice.uniform(20, 60))
         with suppress(ProcessLookupError):
             os.kill(pool.sandbox.pid("deviceshare"), signal.SIGKILL)
 
@@ -246,9 +247,9 @@ async def _intrude(api: Api, pool: Pool, dice: random.Random, name: str) -> None
         body["spec"]["containers"][0]["resources"] = {"limits": {"example.com/any-gpu": 1}}
     await api.create(PODS, body, pool.name)
     await _bound(api, pool, name, 10)
-    await asyncio.sleep(dice.choice([0.1, 1]))
+    await asyncio.sleep(dice.choice([0, 0.1, 0.3]))
     await api.delete(PODS, name, pool.name)
-    await asyncio.sleep(dice.choice([0, 0.5, 3]))
+    await asyncio.sleep(dice.choice([0, 0.1, 0.5]))
 
 
 async def _bound(api: Api, pool: Pool, name: str, seconds: float) -> None:

@@ -13,7 +13,7 @@ from deviceshare.domain.contract import AGENT
 from deviceshare_sandbox.nvml import VARIABLE, Script, build
 from tests.node import image
 from tests.node.cluster import Cluster, Json
-from tests.node.release import Release
+from tests.node.release import Parts, Release
 
 IMAGE: Final = "localhost/deviceshare:nvml"
 _LIBRARY: Final = "/usr/lib/libnvidia-ml.so.1"
@@ -25,14 +25,14 @@ LIMITS: Final = Path(_VOLUME) / "limits"
 
 @contextmanager
 def release_with_agents(
-    cluster: Cluster, base: Path, script: Script, scratch: Path, *, agent: Json | None = None, **values: Json
+    cluster: Cluster, parts: Parts, script: Script, scratch: Path, *, agent: Json | None = None, **values: Json
 ) -> Iterator[Release]:
-    """The chart with agents, all ready; `base` is deviceshare's image, as a file, `agent` and others are values."""
+    """The chart with agents, all ready; `agent` and others are values."""
     archive, place = scratch / "image.tar", f"{_VOLUME}/{script.path.name}"
     files = {_LIBRARY: build(scratch), place: script.path}
-    image.derive(base, IMAGE, archive, files=files, environment={VARIABLE: place}, volume=_VOLUME)
+    image.derive(parts.image, IMAGE, archive, files=files, environment={VARIABLE: place}, volume=_VOLUME)
     cluster.sandbox.import_image(archive)
-    with Release(cluster) as installed:
+    with Release(cluster, parts.chart) as installed:
         tag = IMAGE.rpartition(":")[2]
         agents = {"enabled": True, **(agent or {})}
         installed.install(agent=agents, image={"tag": tag, "pullPolicy": "Never"}, **values)

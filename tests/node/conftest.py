@@ -4,33 +4,34 @@ Needs root. A missing program fails the tests: a suite that passes because it di
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from deviceshare_sandbox import Options, running
+from deviceshare_sandbox.cache import architecture
+from release import __main__ as release_files
+from release import image, version
 from tests.kubernetes_versions import pytest_collection_modifyitems, pytest_terminal_summary
-from tests.node import image
 from tests.node.cluster import Cluster
-from tests.node.release import IMAGE, Release, import_scheduler
+from tests.node.release import Parts, Release, import_scheduler
 
 __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
 
 
 @pytest.fixture(scope="session")
-def image_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """deviceshare's image, as a file."""
-    archive = tmp_path_factory.mktemp("image") / "deviceshare.tar"
-    image.build(IMAGE, archive, tmp_path_factory.mktemp("build"))
-    print(f"the image weighs {archive.stat().st_size / 1e6:.0f} MB, its base included")
-    return archive
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    """What a release has for a cluster."""
+    folder, number = tmp_path_factory.mktemp("dist"), version.version()
+    built = image.build(folder, number, architecture())
+    print(f"the image weighs {built.archive.stat().st_size / 1e6:.0f} MB, its base included")
+    return Parts(built.archive, release_files.small(folder, number))
 
 
 @pytest.fixture(scope="module")
-def cluster(image_archive: Path) -> Iterator[Cluster]:
+def cluster(parts: Parts) -> Iterator[Cluster]:
     """A control plane and a real node, with nothing of deviceshare but the images."""
     with running(Options(real_node=True, deviceshare=False, bare=True)) as sandbox:
-        sandbox.import_image(image_archive)
+        sandbox.import_image(parts.image)
         import_scheduler(sandbox)
         started = Cluster(sandbox)
         # Made by controllers and the kubelet, soon but not at once; what comes later is the tests'.
@@ -40,9 +41,9 @@ def cluster(image_archive: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def release(cluster: Cluster) -> Iterator[Release]:
+def release(cluster: Cluster, parts: Parts) -> Iterator[Release]:
     """The chart, installed by Helm; all pods of it are ready."""
-    with Release(cluster) as installed:
+    with Release(cluster, parts.chart) as installed:
         installed.install()
         yield installed
 

@@ -2,19 +2,19 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from helm_python import Config
 
-from charts.helm import CHART, NAMESPACE
+from charts.helm import NAMESPACE
 from deviceshare_sandbox import Sandbox, images
 from tests.node.cluster import Cluster, Json
 
 NAME: Final = "deviceshare"
-IMAGE: Final = "localhost/deviceshare:test"
 SELECTOR: Final = "app.kubernetes.io/name=deviceshare"
 _SCHEDULER: Final = "localhost/kube-scheduler"
 _TIMEOUT: Final = 180
+_WAITING: Final[Json] = {"wait": "watcher", "timeout": _TIMEOUT}
 LEASES: Final = {f"lease.coordination.k8s.io/{name}" for name in ("deviceshare", "deviceshare-scheduler")}
 """What who leads makes: it stays when the release is uninstalled."""
 _LABEL: Final = "kubernetes.io/metadata.name"
@@ -30,11 +30,20 @@ def import_scheduler(sandbox: Sandbox) -> None:
         sandbox.import_image(Path(archive.name))
 
 
+class Parts(NamedTuple):
+    """What a release has for a cluster, as files."""
+
+    image: Path
+    chart: Path
+    """Its default image is the other."""
+
+
 class Release:
     """The release in its namespace."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, chart: Path) -> None:
         self.cluster = cluster
+        self._chart = chart
         self.before: set[str] = set()
         """What the cluster held before the release."""
         self._helm = Config(kubeconfig_path=cluster.sandbox.kubeconfig, namespace=NAMESPACE)
@@ -50,11 +59,15 @@ class Release:
         self.cluster.kubectl("create", "namespace", NAMESPACE)
         self._follow_notes()
         self.before = self.cluster.inventory()
-        self._helm.install(CHART, NAME, self._values(values), namespace=NAMESPACE, wait="watcher", timeout=_TIMEOUT)
+        self._helm.install(
+            self._chart, NAME, self._values(values), namespace=NAMESPACE, wait="watcher", timeout=_TIMEOUT
+        )
 
     def upgrade(self, **values: Any) -> None:
         """`helm upgrade --wait`."""
-        self._helm.upgrade(CHART, NAME, self._values(values), namespace=NAMESPACE, wait="watcher", timeout=_TIMEOUT)
+        self._helm.upgrade(
+            self._chart, NAME, self._values(values), namespace=NAMESPACE, wait="watcher", timeout=_TIMEOUT
+        )
 
     def uninstall(self) -> None:
         """`helm uninstall --wait`."""
@@ -73,8 +86,7 @@ class Release:
     def _values(self, values: Json) -> Json:
         registry, _, repository = _SCHEDULER.partition("/")
         scheduler = {"registry": registry, "repository": repository, "pullPolicy": "Never"}
-        _, _, tag = IMAGE.partition(":")
-        return {"image": {"tag": tag, "pullPolicy": "Never"}, "scheduler": {"image": scheduler}, **values}
+        return {"image": {"pullPolicy": "Never"}, "scheduler": {"image": scheduler}, **values}
 
     def _follow_notes(self) -> None:
         """Before 1.21 namespaces have no label with their name; NOTES.txt tells how to put it there."""

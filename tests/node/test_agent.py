@@ -17,7 +17,7 @@ from deviceshare_sandbox.nvml import Script
 from tests.node.agents import IMAGE, Agent, release_with_agents
 from tests.node.cluster import GPU, TELL, Cluster, Json, group, pod
 from tests.node.processes import process_of, running
-from tests.node.release import LEASES, Release
+from tests.node.release import LEASES, Parts, Release
 
 STAY = f"{TELL}; sleep 3600 & wait"
 SEES = "trap 'exit 0' TERM; deviceshare smi; echo all; sleep 3600 & wait"
@@ -35,10 +35,10 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
 
 @pytest.fixture(scope="module")
 def release(
-    cluster: Cluster, image_archive: Path, script: Script, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster, parts: Parts, script: Script, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Release]:
     """The chart with agents, all ready."""
-    with release_with_agents(cluster, image_archive, script, tmp_path_factory.mktemp("nvml")) as installed:
+    with release_with_agents(cluster, parts, script, tmp_path_factory.mktemp("nvml")) as installed:
         yield installed
 
 

@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ from deviceshare_sandbox.nvml import Script
 from tests.node.agents import Agent, release_with_agents
 from tests.node.cluster import Cluster, Json, group, pod
 from tests.node.processes import process_of
-from tests.node.release import Release
+from tests.node.release import Parts, Release
 
 STAY = "sleep 3600 & wait"
 PAUSE = 4
@@ -41,10 +40,10 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
 
 @pytest.fixture(scope="module")
 def release(
-    cluster: Cluster, image_archive: Path, script: Script, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster, parts: Parts, script: Script, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Release]:
     """The chart with agents, all ready."""
-    with release_with_agents(cluster, image_archive, script, tmp_path_factory.mktemp("nvml")) as installed:
+    with release_with_agents(cluster, parts, script, tmp_path_factory.mktemp("nvml")) as installed:
         yield installed
 
 

@@ -21,7 +21,7 @@ from deviceshare_sandbox.machine import entering
 from deviceshare_sandbox.nvml import Script
 from tests.node.agents import Agent, release_with_agents
 from tests.node.cluster import Cluster, Json, group, pod
-from tests.node.release import Release
+from tests.node.release import Parts, Release
 
 BUDGET = float(os.environ.get("TURN_BUDGET", "8"))
 """Seconds within which the queue goes on; a program's own start is part of them. The goal is 2 (TURN_BUDGET=2), on a
@@ -58,10 +58,10 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
 
 @pytest.fixture(scope="module")
 def release(
-    cluster: Cluster, image_archive: Path, script: Script, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster, parts: Parts, script: Script, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Release]:
     """The chart with agents, all ready."""
-    with release_with_agents(cluster, image_archive, script, tmp_path_factory.mktemp("nvml")) as installed:
+    with release_with_agents(cluster, parts, script, tmp_path_factory.mktemp("nvml")) as installed:
         yield installed
 
 

@@ -10,7 +10,7 @@ import pytest
 from helm_python import HelmError
 
 from charts import helm, values
-from deviceshare import __version__
+from release import chart_package
 from tests.unit.chart.objects import (
     NOT_KUBERNETES,
     VARIANTS,
@@ -99,7 +99,10 @@ def test_an_extender_on_the_network_needs_a_certificate() -> None:
 
 def test_the_chart_is_of_deviceshares_version() -> None:
     """Its appVersion is the image's tag."""
-    assert containers(helm.render({}))["deviceshare"]["image"] == f"localhost/deviceshare:{__version__}"
+    assert (
+        containers(helm.render({}))["deviceshare"]["image"]
+        == f"localhost/deviceshare:{chart_package.metadata()['appVersion']}"
+    )
 
 
 def test_a_digest_counts_instead_of_a_tag() -> None:

@@ -12,8 +12,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-import deviceshare
-from release import build_bill, wheels
+from release import archives, build_bill, version, wheels
 from release.closure import closure, normal
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +32,7 @@ def test_the_images_bill_names_all_that_is_installed_there(tmp_path: Path) -> No
         info = tmp_path / f"{name}-1.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\n{fields}\n")
-    text = build_bill.of_environment(tmp_path)
+    text = build_bill.of_environment(tmp_path, tmp_path)
     bill = json.loads(text)
 
     valid(text)
@@ -41,7 +40,32 @@ def test_the_images_bill_names_all_that_is_installed_there(tmp_path: Path) -> No
     assert [each["purl"] for each in bill["components"]] == ["pkg:pypi/some-part@1.2", "pkg:pypi/unsaid@3"]
     assert bill["components"][0]["licenses"] == [{"expression": "MIT"}]
     assert bill["dependencies"][0]["dependsOn"] == ["pkg:pypi/some-part@1.2", "pkg:pypi/unsaid@3"]
-    assert text == build_bill.of_environment(tmp_path)
+    assert text == build_bill.of_environment(tmp_path, tmp_path)
+
+
+def test_the_images_bill_names_the_systems_packages(tmp_path: Path) -> None:
+    """Those that dpkg calls installed; one that was removed but for its configuration isn't there."""
+    info = tmp_path / "deviceshare-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: deviceshare\nVersion: 7\n")
+    for name, text in (
+        ("etc/os-release", "NAME=x\nID=debian\n"),
+        (
+            "var/lib/dpkg/status",
+            (
+                "Package: libc6\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1:2.36-9+deb12u10\n\n"
+                "Package: gone\nStatus: deinstall ok config-files\nArchitecture: amd64\nVersion: 1\n"
+            ),
+        ),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    text = build_bill.of_environment(tmp_path, tmp_path)
+
+    valid(text)
+    [package] = json.loads(text)["components"]
+    assert (package["name"], package["version"]) == ("libc6", "1:2.36-9+deb12u10")
+    assert package["purl"] == "pkg:deb/debian/libc6@1%3A2.36-9%2Bdeb12u10?arch=amd64"
 
 
 def test_an_environment_without_deviceshare_has_no_bill(tmp_path: Path) -> None:
@@ -58,17 +82,21 @@ def test_the_bill_of_what_is_installed_here_is_valid() -> None:
     assert {normal(each.name) for each in closure("deviceshare")} - {"deviceshare"} <= named
 
 
-def test_each_wheel_has_a_bill(tmp_path: Path) -> None:
+def test_each_wheel_has_a_bill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what it requires, in the versions that it was tested with."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(archives.epoch()))
     wheels.build(tmp_path)
     [wheel] = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         [file] = [each for each in archive.namelist() if "/sboms/" in each]
         assert re.fullmatch(r"deviceshare-[^/]+\.dist-info/sboms/deviceshare\.cdx\.json", file)
         text = archive.read(file).decode()
+        numbered = archive.read("deviceshare/_version.py").decode()
     valid(text)
+    number = version.version()
+    assert numbered == f'__version__ = "{number}"\n'
     bill = json.loads(text)
-    assert bill["metadata"]["component"]["version"] == deviceshare.__version__
+    assert bill["metadata"]["component"]["version"] == number
     assert bill["metadata"]["component"]["licenses"] == [{"expression": "Apache-2.0"}]
     [tested] = re.findall(r"^aiohttp==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert f"pkg:pypi/aiohttp@{tested}" in {each["purl"] for each in bill["components"]}
