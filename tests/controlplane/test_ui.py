@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from deviceshare.timestamps import timestamp
@@ -183,7 +184,8 @@ def test_a_screen_reader_finds_its_way(open_page: Open) -> None:
               - listitem:
                 - heading "n1" [level=3]
                 - list "nvidia.com/gpu of n1":
-                  - 'listitem "NVIDIA GPU 0: held by group a"'
+                  - listitem:
+                    - 'button "NVIDIA GPU 0: held by group a"'
         """
     )
 
@@ -268,10 +270,150 @@ def test_waiting_pods_of_one_workload_are_named_by_it_and_found_by_it(open_page:
     page = open_page(a_state(a_node("n1"), groups=(a_group("team"),), waiting=tuple(made)))
     entries = page.get_by_role("list", name="Waiting pods").get_by_role("listitem")
     expect(entries.first).to_contain_text("3 pods of Deployment ns/infer")
+    expect(page.get_by_text("ns/infer-2")).to_be_hidden()
+    page.get_by_text("3 pods of Deployment ns/infer").click()
+    expect(page.get_by_text("ns/infer-2")).to_be_visible()
     page.get_by_role("searchbox").fill("deployment ns/infer")
     expect(entries.first).to_contain_text("3 pods of Deployment ns/infer")
     page.get_by_role("searchbox").fill("no shared node")
     expect(page.get_by_text("3 pods of Deployment ns/infer")).to_have_count(0)
+
+
+def test_a_devices_panel_says_who_has_which_part(open_page: Open) -> None:
+    """By mouse, finger and keyboard: a hover title is nothing for two of them."""
+    parts = [
+        {"pod": "ns/small", "asked": "25%", "percent": 25.0},
+        {"pod": "other/large", "asked": "8 GiB", "percent": 50.0, "limits": "counted"},
+    ]
+    over = [{"resource": GPU, "index": 0, "pod": "ns/small", "container": "", "usedMib": 8192, "limitMib": 4096}]
+    shared = {
+        "use": "shared",
+        "model": "T4",
+        "memoryMib": 16384,
+        "allocatedMib": 12288,
+        "parts": parts,
+        "overuses": over,
+    }
+    state = a_state(a_node("n1", shared, held("a")), groups=(a_group("a"),))
+    page = open_page(state)
+    panel = page.get_by_role("region", name="NVIDIA GPU 0 of n1")
+    devices(page, "n1").first.click()
+    expect(panel.get_by_role("list", name="Who has which part").get_by_role("listitem")).to_have_text(
+        ["other/large8 GiB, counted", "ns/small25%ns/small uses 8 GiB, its share is 4 GiB"]
+    )
+    expect(panel).to_contain_text("T4, 16 GiB")
+    devices(page, "n1").first.click()
+    expect(panel).to_be_hidden()
+
+    page.locator("#nodes-head").focus()
+    for _ in ("the node's name", "its tiles"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(panel.get_by_role("heading", name="NVIDIA GPU 0 of n1")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+    expect(devices(page, "n1").first.get_by_role("button")).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="NVIDIA GPU 1 of n1")).to_contain_text("held by group a")
+    expect(group_button(page, "a")).to_have_attribute("aria-pressed", "true")
+
+    touched = open_page(state, has_touch=True, viewport={"width": 390, "height": 800})
+    devices(touched, "n1").first.tap()
+    expect(touched.get_by_role("region", name="NVIDIA GPU 0 of n1")).to_be_in_viewport(ratio=0.9)
+    touched.get_by_role("button", name="Close").tap()
+    expect(touched.get_by_role("region", name="NVIDIA GPU 0 of n1")).to_be_hidden()
+
+
+def test_a_tile_keeps_the_focus_while_its_node_changes(open_page: Open, pool: Pool) -> None:
+    """The page is drawn anew at each change of the cluster."""
+    state = a_state(a_node("n1", FREE, FREE))
+    page = open_page(state)
+    devices(page, "n1").nth(1).get_by_role("button").focus()
+    state["cluster"]["nodes"][0]["devices"][0] |= held("a")
+    pool.node()  # the page looks again when anything changes
+    expect(devices(page, "n1").first).to_contain_text("held by group a")
+    expect(devices(page, "n1").nth(1).get_by_role("button")).to_be_focused()
+
+
+def test_namespaces_are_listed_with_what_they_have(open_page: Open) -> None:
+    """In the colour of their parts; one that is chosen leaves only what is its own."""
+    parts = [{"pod": f"{name}/p", "asked": "4 GiB", "percent": 25.0} for name in ("left", "right")]
+    shared = {"use": "shared", "memoryMib": 16384, "parts": parts}
+    why = {"kind": "Waiting", "text": "none free"}
+    waiting = {"pod": "right/w", "group": "", "share": "8 GiB", "since": "", "reason": "none free", "why": why}
+    nodes = (a_node("n1", shared), a_node("n2", held("a"), held("a")))
+    page = open_page(a_state(*nodes, groups=(a_group("a", pods=["left/a-0"]),), waiting=(waiting,)))
+    listed = page.get_by_role("list", name="Namespaces")
+    expect(listed.get_by_role("listitem")).to_have_text(
+        ["left2 devices · 4 GiB in shares · 2 pods", "right4 GiB in shares · 1 pod · 1 waiting"]
+    )
+    hue = "each => each.style.getPropertyValue('--hue') + each.dataset.tone"
+    colours = listed.locator(".swatch").evaluate_all(f"all => all.map({hue})")
+    assert page.locator(".parts i[data-tone]:not(.key i)").evaluate_all(f"all => all.map({hue})") == colours
+    listed.get_by_role("button", name="right").click()
+    expect(page.get_by_role("heading", level=3)).to_have_text(["n1"])
+    expect(page.locator("#namespace")).to_have_value("right")
+    listed.get_by_role("button", name="right").click()
+    expect(page.get_by_role("heading", level=3)).to_have_text(["n1", "n2"])
+
+
+def test_what_the_filter_finds_is_marked(open_page: Open) -> None:
+    """Tiles and names; a reason that speaks of others is none."""
+    why = {"kind": "Cordoned", "text": "cordoned; group wanted is elsewhere"}
+    mute = a_node("n2", FREE) | {"reasons": [why], "obstacle": "cordoned"}
+    nodes = (a_node("n1", held("wanted"), held("other")), mute)
+    page = open_page(a_state(*nodes, groups=(a_group("wanted"), a_group("other", message="as wanted"))))
+    page.get_by_role("searchbox").fill("wanted")
+    expect(page.get_by_role("heading", level=3)).to_have_text(["n1"])
+    expect(page.locator(".device.hit")).to_have_text([re.compile("held by group wanted")])
+    expect(page.locator("#groups button")).to_have_count(1)
+    assert page.evaluate("[...CSS.highlights.get('hit')].map(String)") == ["wanted"]
+
+
+def test_four_groups_have_four_hues(open_page: Open, pool: Pool) -> None:
+    """At least 60 degrees apart, whatever their names; a new one leaves those of the others."""
+    names = ["team-1", "team-2", "team-3", "team-4"]
+    state = a_state(a_node("n1", *map(held, names)), groups=tuple(map(a_group, names)))
+    page = open_page(state)
+    hue = "tiles => Object.fromEntries(tiles.map(each => [each.dataset.group, +each.style.getPropertyValue('--hue')]))"
+    hues = page.locator("#nodes .device").evaluate_all(hue)
+    gaps = [abs(hues[one] - hues[two]) for one in names for two in names if one != two]
+    assert min(min(gap, 360 - gap) for gap in gaps) >= 60
+    state["cluster"]["nodes"][0]["devices"].append({"resource": GPU, "index": 4, **held("a-fifth")})
+    pool.node()  # the page looks again when anything changes
+    expect(devices(page, "n1")).to_have_count(5)
+    now = page.locator("#nodes .device").evaluate_all(hue)
+    assert {name: now[name] for name in names} == hues
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axe_finds_nothing(open_page: Open, scheme: str, width: int) -> None:
+    """The rules of https://github.com/dequelabs/axe-core, on a page that has everything, its panel open."""
+    why = {"kind": "Waiting", "text": "none free", "details": ["n1: none"]}
+    pod = {"group": "", "share": "8 GiB", "since": "2026-01-01T00:00:00Z", "reason": "none free", "why": why}
+    waiting = tuple({**pod, "pod": f"ns/w-{each}", "workload": "Deployment ns/w"} for each in range(3))
+    parts = [{"pod": f"ns/p-{each}", "asked": "2 GiB", "percent": 12.5, "limits": "counted"} for each in range(5)]
+    tiles = [
+        {"use": "shared", "memoryMib": 16384, "allocatedMib": 10240, "parts": parts},
+        held("a", health="unhealthy", unhealthy="Xid 79"),
+        {"use": "unusable", "health": "lost", "lost": True},
+        {"use": "former", "group": "a"},
+        {"use": "plugin", "pod": "ns/jupyter"},
+        {"use": "withheld", "withheld": "by the node's annotation"},
+        {"use": "releasing", "group": "gone"},
+        FREE,
+    ]
+    node = a_node("n1", *tiles) | {"reasons": [why], "obstacle": "none free"}
+    groups = (a_group("a", pods=["ns/a"], idleSince="2026-01-01T00:00:00Z"), a_group("b", phase="Pending", why=why))
+    state = a_state(node, groups=groups, waiting=waiting)
+    state["cluster"]["total"] = [{"resource": GPU, "total": 8, "allocated": 3, "free": 1, "unhealthy": 2, "shared": 1}]
+    page = open_page(state, color_scheme=scheme, viewport={"width": width, "height": 900}, reduced_motion="reduce")
+    devices(page, "n1").first.click()
+    expect(page.get_by_role("region", name="NVIDIA GPU 0 of n1")).to_be_visible()
+    found = Axe().run(page).response["violations"]
+    assert [(each["id"], each["impact"], each["nodes"][0]["html"]) for each in found] == []
 
 
 def test_turns_are_told_with_their_group_or_their_node(open_page: Open) -> None:

@@ -1,12 +1,15 @@
 // The page's state and the chosen group, and the redrawing of the page when either changes.
 
 import { updateAges } from "./ages.js";
-import { plural, text } from "./dom.js";
-import { drawGroups, groupText, markGroups, onKey } from "./groups.js";
+import { assignColours } from "./colour.js";
+import { closeDevice, drawDevice, focusDevice, toggleDevice } from "./device.js";
+import { makeStop, onArrow, plural, text } from "./dom.js";
+import { drawGroups, groupText, markGroups } from "./groups.js";
+import { markHits } from "./hits.js";
 import { follow } from "./live.js";
 import { announceChanges } from "./news.js";
-import { drawNamespaces, within } from "./namespaces.js";
-import { drawNodes, nodeText } from "./nodes.js";
+import { drawNamespaces, namespacesOf, within } from "./namespaces.js";
+import { drawNodes, nodeText, tileButtons } from "./nodes.js";
 import { readRoute, writeRoute } from "./route.js";
 import { drawTotals } from "./totals.js";
 import { followUse, markUse } from "./use.js";
@@ -15,6 +18,7 @@ import { setLabels } from "./words.js";
 
 const find = (id) => document.getElementById(id);
 const [totals, nodes, groups, waiting] = ["totals", "nodes", "groups", "waiting"].map(find);
+const [namespaces, panel] = ["namespaces", "device"].map(find);
 const [filter, namespace, order] = ["filter", "namespace", "order"].map(find);
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -39,7 +43,17 @@ function draw() {
     groups: cluster.groups.filter(inside.group).filter(passes(groupText)),
     waiting: cluster.waiting.filter(inside.waiting).filter(passes(waitingText)),
   };
+  const spaces = namespacesOf(cluster);
+  assignColours([...cluster.groups.map((group) => group.name), ...spaces.map(({ name }) => `${name}/`)]);
+  const focused = focusedTile();
   drawNodes(nodes, shown.nodes, order.value);
+  const tiles = tileButtons(nodes);
+  if (focused) tileOf(focused)?.focus({ preventScroll: true });
+  makeStop(tiles, tiles.find((tile) => tile === document.activeElement) ?? tiles[0]);
+  drawDevice(panel, cluster.nodes);
+  drawNamespaces(namespaces, namespace, spaces);
+  text("namespaces-count", String(spaces.length));
+  find("namespaces-section").hidden = !spaces.length;
   drawGroups(groups, shown.groups);
   drawWaiting(waiting, shown.waiting);
   for (const kind of ["nodes", "groups", "waiting"]) {
@@ -48,9 +62,26 @@ function draw() {
   }
   const narrowed = words.length || namespace.value;
   text("shown", narrowed ? `${plural(shown.nodes.length, "node")}, ${plural(shown.groups.length, "group")}` : "");
+  markHits([nodes, groups, waiting], words);
   find("waiting-section").hidden = !cluster.waiting.length;
   find("groups-hint").hidden = !shown.groups.length;
   mark();
+}
+
+// The tile that has the focus, which a redrawn card would lose.
+function focusedTile() {
+  const tile = document.activeElement?.closest(".device");
+  return tile && nodes.contains(tile) ? { node: tile.closest(".node").dataset.key, key: tile.dataset.key } : null;
+}
+
+function tileOf({ node, key }) {
+  const tile = [...nodes.querySelectorAll(".device")].find((each) => each.dataset.key === key && each.closest(".node").dataset.key === node);
+  return tile?.querySelector("button");
+}
+
+function leaveDevice() {
+  const before = closeDevice(panel);
+  if (before) tileOf(before)?.focus({ preventScroll: true });
 }
 
 function idleGroups() {
@@ -73,6 +104,7 @@ function mark() {
   }
   markGroups(groups, chosen);
   markUse(nodes);
+  for (const list of [waiting, groups, namespaces]) markMore(list);
   text("missing", route.kind && !found ? `There is no ${route.kind} ${route.name}.` : "");
   find("missing").hidden = !route.kind || found;
   if (found && toReveal) revealRoute();
@@ -106,6 +138,11 @@ function reveal(target, block = "nearest") {
   target?.scrollIntoView({ block, behavior: calm.matches || block === "center" ? "auto" : "smooth" });
 }
 
+// Shows that a list goes on below.
+function markMore(list) {
+  list.toggleAttribute("data-more", list.scrollTop + list.clientHeight < list.scrollHeight - 8);
+}
+
 function showReplica({ instance, version, leading, faults }) {
   const stale = Object.entries(faults);
   text("replica", `${instance} · ${leading ? "leader" : "follower"} · ${version} · ${stale.length ? "caches not synced" : "caches synced"}`);
@@ -122,7 +159,6 @@ function onState(newest) {
   setLabels(state.labels);
   asOf = new Date().toLocaleTimeString();
   drawTotals(totals, state.cluster);
-  drawNamespaces(namespace, state.cluster);
   showReplica(state.replica);
   draw();
   announceChanges(find("news"), state.cluster);
@@ -145,7 +181,15 @@ function onLink(link) {
 filter.addEventListener("input", draw);
 for (const each of [namespace, order]) each.addEventListener("change", draw);
 find("tools").addEventListener("submit", (event) => event.preventDefault());
-groups.addEventListener("keydown", (event) => onKey(groups, event));
+for (const list of [groups, namespaces]) list.addEventListener("keydown", (event) => onArrow([...list.querySelectorAll("button")], event));
+for (const list of [waiting, groups, namespaces]) list.addEventListener("scroll", () => markMore(list), { passive: true });
+nodes.addEventListener("keydown", (event) => onArrow(tileButtons(nodes), event));
+namespaces.addEventListener("click", (event) => {
+  const name = event.target.closest("button")?.dataset.namespace;
+  if (!name) return;
+  namespace.value = namespace.value === name ? "" : name;
+  draw();
+});
 groups.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (!button) return;
@@ -153,13 +197,25 @@ groups.addEventListener("click", (event) => {
   if (route.kind) reveal(nodes.querySelector(".has-chosen"));
 });
 nodes.addEventListener("click", (event) => {
+  const tile = event.target.closest(".device");
   const group = event.target.closest("[data-group]")?.dataset.group;
-  if (!group) return;
+  if (tile) {
+    toggleDevice(panel, tile.closest(".node").dataset.key, tile.dataset.key);
+    drawDevice(panel, state.cluster.nodes);
+    // By keyboard, on to what was opened; a finger or a mouse stays where it is.
+    if (event.detail === 0 && !panel.hidden) focusDevice(panel);
+  }
+  if (!group || (route.kind === "group" && route.name === group && tile && !panel.hidden)) return;
   choose("group", group);
   if (route.kind) reveal(groups.querySelector("[aria-pressed=true]"));
 });
+panel.addEventListener("click", (event) => {
+  if (event.target.closest(".close")) leaveDevice();
+});
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && route.kind) choose(route.kind, route.name);
+  if (event.key !== "Escape") return;
+  if (!panel.hidden) leaveDevice();
+  else if (route.kind) choose(route.kind, route.name);
 });
 addEventListener("popstate", onAddress);
 setInterval(() => updateAges(document), 20000);

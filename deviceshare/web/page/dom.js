@@ -34,6 +34,22 @@ export function reconcile(list, items, key, draw) {
   });
 }
 
+// Moves among the buttons of a list, which are a single stop of the tab key.
+export function onArrow(buttons, event) {
+  const at = buttons.indexOf(document.activeElement);
+  const to = { ArrowDown: at + 1, ArrowRight: at + 1, ArrowUp: at - 1, ArrowLeft: at - 1, Home: 0, End: buttons.length - 1 }[event.key];
+  if (at < 0 || to === undefined) return;
+  event.preventDefault();
+  const next = buttons[Math.min(Math.max(to, 0), buttons.length - 1)];
+  makeStop(buttons, next);
+  next.focus();
+}
+
+// Makes exactly one of the buttons reachable by the tab key.
+export function makeStop(buttons, at) {
+  for (const button of buttons) button.tabIndex = button === at ? 0 : -1;
+}
+
 export function text(id, words) {
   const found = document.getElementById(id);
   if (found.textContent !== words) found.textContent = words;

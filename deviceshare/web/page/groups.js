@@ -2,7 +2,7 @@
 
 import { sinceText } from "./ages.js";
 import { paint } from "./colour.js";
-import { element, plural, reconcile } from "./dom.js";
+import { element, makeStop, plural, reconcile } from "./dom.js";
 import { linkTo } from "./route.js";
 import { turnLine, turnText, waitingList } from "./turns.js";
 import { byName, lines, selectedText, wantsText } from "./words.js";
@@ -15,7 +15,7 @@ export function drawGroups(list, groups) {
 }
 
 export function groupText(group) {
-  const parts = [group.name, group.phase, group.node, group.message, group.ailment, group.idleSince && "idle", turnText(group.turn), ...(group.pods ?? [])];
+  const parts = [group.name, group.phase, group.node, group.idleSince && "idle", turnText(group.turn), ...(group.pods ?? [])];
   return parts.filter(Boolean).join(" ").toLowerCase();
 }
 
@@ -56,17 +56,6 @@ function facts(group) {
   return [...node, where.join(" · ")];
 }
 
-export function onKey(list, event) {
-  const buttons = [...list.querySelectorAll("button")];
-  const at = buttons.indexOf(document.activeElement);
-  const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: buttons.length - 1 }[event.key];
-  if (at < 0 || to === undefined) return;
-  event.preventDefault();
-  const next = buttons[Math.min(Math.max(to, 0), buttons.length - 1)];
-  stop(buttons, next);
-  next.focus();
-}
-
 // Marks the chosen group, and makes exactly one of them reachable by the tab key.
 export function markGroups(list, chosen) {
   const buttons = [...list.querySelectorAll("button")];
@@ -76,9 +65,5 @@ export function markGroups(list, chosen) {
     button.closest("li").querySelector(".more").hidden = !pressed;
   }
   const focused = buttons.find((button) => button === document.activeElement);
-  stop(buttons, focused ?? buttons.find((button) => button.dataset.group === chosen) ?? buttons[0]);
-}
-
-function stop(buttons, at) {
-  for (const button of buttons) button.tabIndex = button === at ? 0 : -1;
+  makeStop(buttons, focused ?? buttons.find((button) => button.dataset.group === chosen) ?? buttons[0]);
 }

@@ -1,6 +1,7 @@
 // The nodes: a card for each, with a tile for each of its devices.
 
-import { paint } from "./colour.js";
+import { ofNamespace, paint } from "./colour.js";
+import { keyOf } from "./device.js";
 import { element, reconcile } from "./dom.js";
 import { linkTo } from "./route.js";
 import { nodeTurns, turnText } from "./turns.js";
@@ -29,8 +30,14 @@ export function drawNodes(list, nodes, order) {
   reconcile(list, sorted, (node) => node.name, drawNode);
 }
 
+// What the filter finds a node by. Not its reasons, which name groups and nodes that have nothing of what is looked for.
 export function nodeText(node) {
-  const states = (node.devices ?? []).flatMap((device) => [
+  const states = new Set((node.devices ?? []).flatMap(deviceStates));
+  return [node.name, ...(node.turns ?? []).map(turnText), ...states].join(" ").toLowerCase();
+}
+
+function deviceStates(device) {
+  const found = [
     device.group,
     device.pod,
     device.use,
@@ -40,9 +47,13 @@ export function nodeText(node) {
     device.trespasses?.length && "trespass",
     device.overuses?.length && "overuse",
     ...(device.parts ?? []).map((part) => part.pod),
-  ]);
-  const turns = (node.turns ?? []).map(turnText);
-  return [node.name, ...(node.reasons ?? []).flatMap(lines), ...turns, ...new Set(states.filter(Boolean))].join(" ").toLowerCase();
+  ];
+  return found.filter(Boolean);
+}
+
+// The buttons of the tiles, in their order.
+export function tileButtons(list) {
+  return [...list.querySelectorAll(".device > button")];
 }
 
 function drawNode(node, old) {
@@ -84,7 +95,7 @@ function summary(node) {
 
 function drawDevice(device, before) {
   const { resource, index, use, group = "", uuid = "" } = device;
-  const key = `${resource} ${index} ${uuid}`;
+  const key = keyOf(device);
   const fault = isUnhealthy(device) ? device.health : device.trespasses ? "trespass" : device.overuses ? "overuse" : "";
   const look = `${use} ${group} ${fault} ${device.allocatedPercent ?? 0}`;
   const words = sentence(device);
@@ -94,13 +105,14 @@ function drawDevice(device, before) {
     element("span", { class: "index", "aria-hidden": "true" }, String(index)),
     element("span", { class: "holder", "aria-hidden": "true" }, label(device)),
     use === "shared" ? drawParts(device) : "",
-    element("span", { class: "hidden" }, words),
+    element("button", { type: "button", tabindex: "-1" }, element("span", { class: "hidden" }, words)),
   );
+  tile.states = deviceStates(device).join(" ").toLowerCase();
   if (before.size && before.get(key) !== look) tile.classList.add("fresh");
   return group ? paint(tile, group) : tile;
 }
 
-// A bar as long as the device: a segment for each pod, as wide as its part, and what is free.
+// A bar as long as the device: a segment for each pod, as wide as its part and in its namespace's colour, and what is free.
 function drawParts(device) {
   const parts = device.parts ?? [];
   const bar = element("span", { class: "parts", "aria-hidden": "true", data: { many: parts.length > MANY_PARTS ? "yes" : "" } });
@@ -108,7 +120,7 @@ function drawParts(device) {
   for (const part of parts) {
     const percent = Math.min(part.percent ?? 0, rest);
     rest -= percent;
-    const piece = paint(element("i", { title: partText(part) }), part.pod);
+    const piece = paint(element("i", { title: partText(part) }), ofNamespace(part.pod));
     piece.style.flexGrow = percent;
     bar.append(piece);
   }

@@ -1,21 +1,29 @@
 // The row of totals: devices in use, free and unhealthy, nodes, groups, waiting pods.
 
 import { element, plural } from "./dom.js";
-import { gib, shortName } from "./words.js";
+import { gib, isUnhealthy, shortName } from "./words.js";
 
 export function drawTotals(list, { nodes, groups, waiting, total }) {
   const unhealthy = total.reduce((sum, count) => sum + count.unhealthy, 0);
   const degraded = groups.filter((group) => group.phase === "Degraded").length;
   const blocked = nodes.filter((node) => node.obstacle).length;
   const several = total.length > 1;
+  const open = openForShares(nodes);
   list.replaceChildren(
     ...total.map((count) => devices(count, several)),
-    card("Free", sum(total, "free") + sum(total, "forShares"), "whole devices now"),
+    card("Free", sum(total, "free") + sum(total, "forShares"), `whole devices${open ? `; ${gib(open)} GiB more for shares` : " now"}`),
     card("Unhealthy", unhealthy, unhealthy ? "not allocated" : "none", unhealthy ? "bad" : ""),
     card("Nodes", nodes.length, blocked ? `${blocked} not usable` : "all usable", blocked ? "bad" : ""),
     card("Groups", groups.length, degraded ? `${degraded} degraded` : "none degraded", degraded ? "bad" : ""),
     card("Waiting", waiting.length, waiting.length ? waitsFor(waiting) : "no pods", waiting.length ? "wait" : ""),
   );
+}
+
+// The memory, in MiB, that shares could still get of devices of which pods have parts.
+function openForShares(nodes) {
+  const there = nodes.filter((node) => !node.obstacle).flatMap((node) => node.devices ?? []);
+  const shared = there.filter((device) => device.use === "shared" && !isUnhealthy(device));
+  return shared.reduce((all, device) => all + Math.max((device.memoryMib ?? 0) - (device.allocatedMib ?? 0), 0), 0);
 }
 
 // "2 groups, 5 pods for shares".

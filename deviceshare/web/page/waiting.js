@@ -1,4 +1,5 @@
-// The waiting pods and their reasons. Pods of one group, or with equal shares, and the same reason are one entry.
+// The waiting pods and their reasons. Pods of one workload are one entry, as are others of one group, or with equal shares,
+// that wait for the same reason.
 
 import { updateAges } from "./ages.js";
 import { paint } from "./colour.js";
@@ -10,12 +11,14 @@ const SHOWN_PODS = 4;
 export function drawWaiting(list, pods) {
   const together = new Map();
   for (const pod of pods) {
-    const key = `${pod.group}\n${pod.share ?? ""}\n${pod.reason}`;
-    if (!together.has(key)) together.set(key, { key, group: pod.group, share: pod.share, reason: pod.reason, why: pod.why, since: pod.since, pods: [], workloads: new Set() });
+    const { group, share = "", reason, why, since, workload = "" } = pod;
+    const key = `${group}\n${share}\n${workload || reason}`;
+    if (!together.has(key)) together.set(key, { key, group, share, workload, since, pods: [], reasons: new Map() });
     together.get(key).pods.push(pod.pod);
-    together.get(key).workloads.add(pod.workload ?? "");
+    together.get(key).reasons.set(lines(why)[0], why);
   }
-  reconcile(list, [...together.values()], ({ key }) => key, drawEntry);
+  const entries = [...together.values()].map((entry) => ({ ...entry, reasons: [...entry.reasons.values()] }));
+  reconcile(list, entries, ({ key }) => key, drawEntry);
   updateAges(list);
 }
 
@@ -24,12 +27,13 @@ export function waitingText(pod) {
   return `${pod.pod} ${pod.group} ${pod.share ?? ""} ${pod.workload ?? ""} waiting`.toLowerCase();
 }
 
-function drawEntry({ group, share, why, since, pods, workloads }) {
-  const [first, ...particulars] = lines(why);
+function drawEntry({ group, share, workload, since, pods, reasons }, old) {
+  const [first, ...particulars] = lines(reasons[0]);
   const shown = pods.slice(0, SHOWN_PODS).join(", ");
   const rest = pods.length - SHOWN_PODS;
-  const maker = pods.length > 1 && workloads.size === 1 ? [...workloads][0] : "";
-  const names = maker ? ` of ${maker}` : `: ${shown}${rest > 0 ? ` and ${rest} more` : ""}`;
+  const folded = workload && pods.length > 1;
+  const names = folded ? ` of ${workload}` : `: ${shown}${rest > 0 ? ` and ${rest} more` : ""}`;
+  const all = `${plural(pods.length, "pod")}${names}`;
   return element(
     "li",
     {},
@@ -42,6 +46,14 @@ function drawEntry({ group, share, why, since, pods, workloads }) {
     ),
     element("p", {}, first),
     particulars.length ? element("ul", { class: "particulars" }, particulars.map((each) => element("li", {}, each))) : "",
-    element("p", { class: "pods" }, `${plural(pods.length, "pod")}${names}`),
+    ...reasons.slice(1).map((why) => element("p", {}, `Others: ${lines(why)[0]}`)),
+    folded || rest > 0
+      ? element(
+          "details",
+          { class: "pods", open: old?.querySelector("details")?.open },
+          element("summary", {}, all),
+          element("ul", {}, pods.map((pod) => element("li", {}, pod))),
+        )
+      : element("p", { class: "pods" }, all),
   );
 }

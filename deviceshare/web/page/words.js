@@ -30,8 +30,20 @@ export function label(device) {
   return device.use === "unusable" && isUnhealthy(device) ? device.health : device.use;
 }
 
-// The whole state of a device.
+// The whole state of a device, with its largest parts.
 export function sentence(device) {
+  const parts = [...state(device), ...(device.overuses ?? []).map(overuseText), ...shownParts(device).map(partText)];
+  const hidden = (device.parts ?? []).length - shownParts(device).length;
+  if (hidden > 0) parts.push(`and ${plural(hidden, "more pod")}`);
+  return `${shortName(device.resource)} ${device.index}: ${parts.concat(hardware(device)).join("; ")}`;
+}
+
+// The same without its parts, one by one.
+export function facts(device) {
+  return [...state(device), ...hardware(device)];
+}
+
+function state(device) {
   const use = {
     held: `held by group ${device.group}`,
     shared: `${plural((device.parts ?? []).length, "pod")} with parts of it, ${amount(device)} allocated`,
@@ -45,7 +57,7 @@ export function sentence(device) {
     unusable: "held by nobody, and nobody gets it",
     free: device.serves ? `free, for ${device.serves} only` : "free",
   }[device.use];
-  const parts = [`${shortName(device.resource)} ${device.index}: ${use}`];
+  const parts = [use];
   if (device.pod && device.use !== "plugin") parts.push(`also allocated to pod ${device.pod} by the device plugin`);
   if (device.resourceClaim && device.use !== "claimed") {
     parts.push(`also held by ResourceClaim ${device.resourceClaim}`);
@@ -59,12 +71,12 @@ export function sentence(device) {
   for (const each of device.trespasses ?? []) {
     parts.push(`used by another than its holder: process ${each.process}${each.pod ? ` of pod ${each.pod}` : ""}`);
   }
-  for (const each of device.overuses ?? []) parts.push(overuseText(each));
-  for (const part of shownParts(device)) parts.push(partText(part));
-  const hidden = (device.parts ?? []).length - shownParts(device).length;
-  if (hidden > 0) parts.push(`and ${plural(hidden, "more pod")}`);
-  const hardware = [device.model, device.memoryMib ? `${Math.round(device.memoryMib / 1024)} GiB` : "", device.uuid];
-  return parts.concat(hardware.filter(Boolean).join(", ") || []).join("; ");
+  return parts;
+}
+
+function hardware(device) {
+  const known = [device.model, device.memoryMib ? `${Math.round(device.memoryMib / 1024)} GiB` : "", device.uuid].filter(Boolean);
+  return known.length ? [known.join(", ")] : [];
 }
 
 const SHOWN_PARTS = 12;
