@@ -34,6 +34,7 @@ asks anything of the code beside it."""
 EXPLAINED: Final[dict[str, str]] = {}
 """Distributions whose licence isn't allowed and that are used nevertheless: why that is right."""
 READ: Final = {
+    "axe-playwright-python": "MIT AND MPL-2.0",
     "colorama": "BSD-3-Clause",
     "grimp": "BSD-2-Clause",
     "import-linter": "BSD-2-Clause",

@@ -17,8 +17,9 @@ CALLED = re.compile(r"(?<![\w.])(\w+)\(")
 IGNORED = re.compile(r'//[^\n]*|"[^"\n]*"')
 OF_THE_LANGUAGE = {"if", "for", "while", "switch", "return", "function", "catch", "super", "await"}
 OF_THE_BROWSER = {
-    "Boolean", "Date", "Error", "EventSource", "Map", "Number", "Set", "String", "TextEncoder", "addEventListener",
-    "clearTimeout", "decodeURIComponent", "encodeURIComponent", "fetch", "matchMedia", "setInterval", "setTimeout",
+    "Boolean", "Date", "Error", "EventSource", "Highlight", "Map", "Number", "Range", "Set", "String", "TextEncoder",
+    "addEventListener", "clearTimeout", "decodeURIComponent", "encodeURIComponent", "fetch", "matchMedia",
+    "setInterval", "setTimeout",
 }  # fmt: skip
 
 
