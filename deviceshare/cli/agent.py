@@ -15,6 +15,7 @@ from deviceshare.agent import process, settings
 Examples:
   deviceshare agent --node-name gpu-1 --kubeconfig ~/.kube/config
   deviceshare agent --node-name gpu-1 --enforce evict
+
 \b
 Exit codes: 0 stopped as asked, 1 failed, 2 wrong flags.""",
 )

@@ -33,6 +33,7 @@ Examples:
   deviceshare doctor --namespace team-a             create the canary in a namespace of yours
   deviceshare doctor -o json | jq '.checks[].findings[]'
   ssh NODE cat /etc/nvidia-container-runtime/config.toml | deviceshare doctor --runtime-config -
+
 \b
 Exit codes: 0 no problem found (warnings may be), 1 a problem or no cluster, 2 wrong flags.""",
 )

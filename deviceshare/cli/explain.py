@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.cli.cluster import Target
-from deviceshare.cli.output import Cell, Part, Row, answer_with, folded, joined, note, styled, table
+from deviceshare.cli.output import Cell, Part, Row, answer_with, folded_parts, indented, joined, note, styled, table
 from deviceshare.cli.parameters import (
     complete_groups,
     complete_pods,
@@ -20,11 +20,12 @@ from deviceshare.cli.parameters import (
     did_you_mean,
     in_namespace,
     on_cluster,
+    on_snapshot,
     output_as,
     pod_named,
     suggestion,
 )
-from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, labels_text, look, replayed
+from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, labels_text, look, read, replayed
 from deviceshare.domain import contract
 from deviceshare.domain.admission.bypasses import bypasses
 from deviceshare.domain.admission.drafts import Draft
@@ -50,7 +51,6 @@ from deviceshare.loops.kinds import EVENTS, NODES, PODS
 from deviceshare.loops.ports import Forbidden, Kind, NotFound
 
 if TYPE_CHECKING:
-    from deviceshare.cli.manifests import Manifests
     from deviceshare.kube.api import Api
 
 
@@ -71,12 +71,6 @@ class Case(NamedTuple):
         return [pod for pod in self.seen.pods.values() if self.group and pod.group == self.group.name]
 
 
-_replay = click.option(
-    "--snapshot",
-    "file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Explain what deviceshare snapshot wrote into this file, without a cluster.",
-)
 _details = click.option("-d", "--details", is_flag=True, help="Every node and every device, nothing folded.")
 
 
@@ -88,13 +82,14 @@ Examples:
   deviceshare explain pod trainer          where its share would fit, device by device; or what it has
   deviceshare explain deployment infer     its pods, and what admission said of them to its controller
   deviceshare explain group team-a -d      every node and every device
+
 \b
 Exit codes: 0 explained, 1 failed or not found, 2 wrong flags.""",
 )
 def explain() -> None:
     """Explain why a pod or a group waits, or why it is where it is.
 
-    The first line is what the group's condition Bound and its events say. The verdicts below are those of the
+    The first line is how the group's condition Bound and its events begin. The verdicts below are those of the
     scheduler extender, for the cluster as it is now.
     """
 
@@ -102,7 +97,7 @@ def explain() -> None:
 @explain.command(short_help="What a group waits for, or what it has.")
 @click.argument("name", shell_complete=complete_groups)
 @_details
-@_replay
+@on_snapshot
 @output_as("table", "json", "yaml")
 @on_cluster
 def group(target: Target, name: str, file: Path | None, output: str, *, details: bool) -> None:
@@ -121,7 +116,7 @@ def group(target: Target, name: str, file: Path | None, output: str, *, details:
 @click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=complete_pods)
 @in_namespace
 @_details
-@_replay
+@on_snapshot
 @output_as("table", "json", "yaml")
 @on_cluster
 def pod(target: Target, name: str, namespace: str | None, file: Path | None, output: str, *, details: bool) -> None:
@@ -270,19 +265,13 @@ async def _case(api: "Api", name: str, namespace: str) -> Case:
 
 def _recorded(file: Path, name: str) -> Case:
     """As it is in a snapshot's file."""
-    seen = replayed(_read(file))
+    seen = replayed(read(file))
     found = seen.groups.get(name)
     return Case(seen, found, seen.fleet.node(found.node) if found else None)
 
 
-def _read(file: Path) -> "Manifests":
-    from deviceshare.cli.manifests import given  # noqa: PLC0415 - YAML takes time to import
-
-    return given(file)
-
-
 def _recorded_pod(file: Path, key: str) -> tuple[Pod, Case]:
-    pods = {pod.metadata.key: pod for pod in _read(file).pods}
+    pods = {pod.metadata.key: pod for pod in read(file).pods}
     if key not in pods:
         raise click.ClickException(f"{file} has no pod {key}, or it wants no devices{did_you_mean(key, pods)}")
     return pods[key], _recorded(file, pods[key].group)
@@ -301,26 +290,36 @@ def _answer(explanation: Explanation, case: Case, output: str, *, details: bool)
 
 def view(explanation: Explanation, *, details: bool) -> list[Part]:
     """The message, the facts, the nodes; `details` folds nothing."""
-    parts: list[Part] = [explanation.message]
+    # What speaks against each node is said below.
+    message = explanation.why.headline if explanation.why and explanation.nodes else explanation.message
+    parts: list[Part] = [message]
     if explanation.facts:
         parts += ["", table(("", ""), ((styled(name, "bold"), fact) for name, fact in explanation.facts.items()))]
     if explanation.nodes:
-        columns, shown = ("NODE", "DEVICE", "VERDICT", "WHAT WOULD FREE IT"), None if details else SHOWN
-        rows = partial(_rows, details=details)
-        parts += ["", *folded(columns, explanation.nodes, rows, shown, "node", summary=_summary)]
+        shown = None if details else SHOWN
+        nodes = partial(_nodes, details=details)
+        parts += ["", *folded_parts(explanation.nodes, nodes, shown, "node", summary=_summary)]
     return parts
 
 
-def _rows(node: NodeVerdict, *, details: bool) -> Iterator[Row]:
-    yield node.node, "", _verdict(node), ""
-    if not details and not (node.why and node.why.kind is ReasonKind.TOO_FULL):
-        return  # devices are listed only where a lack of them is the obstacle
+def _nodes(nodes: list[NodeVerdict], *, details: bool) -> list[Part]:
+    parts: list[Part] = []
+    for node in nodes:
+        parts.append(joined(styled(node.node, "bold"), ": ", _verdict(node)))
+        # Devices are listed only where a lack of them is the obstacle.
+        if details or (node.why and node.why.kind is ReasonKind.TOO_FULL):
+            parts.append(indented(_devices(node, details=details)))
+    return parts
+
+
+def _devices(node: NodeVerdict, *, details: bool) -> Iterator[Row]:
     alike: defaultdict[tuple[str, str, str], list[DeviceVerdict]] = defaultdict(list)
     for device in node.devices:
         alike[device.resource, str(_state(device, details=details)), device.cure].append(device)
     for (resource, _, cure), devices in alike.items():
         numbers = ",".join(str(device.index) for device in devices)
-        yield "", f"{resource} {numbers}", _state(devices[0], details=details), cure
+        when = f"; what would free it: {cure}" if cure else ""
+        yield f"{resource} {numbers}", joined(_state(devices[0], details=details), when)
 
 
 def _state(device: DeviceVerdict, *, details: bool) -> Cell:

@@ -22,7 +22,9 @@ from deviceshare.cli.output import (
     Row,
     age,
     folded,
+    folded_parts,
     group_name,
+    indented,
     joined,
     natural,
     note,
@@ -30,6 +32,7 @@ from deviceshare.cli.output import (
     screen,
     spaced,
     styled,
+    table,
 )
 from deviceshare.cli.parameters import did_you_mean
 from deviceshare.cli.snapshot import ClusterSnapshot, mirrored, seen
@@ -61,6 +64,8 @@ _NOBODYS: Final = {
     Use.WITHHELD: ("withheld", "dim"),
 }
 
+_REASONS: Final = 2
+"""Of pods of one workload that are said: by far most have one."""
 PAUSE_SECONDS = 0.5
 """Between two pictures: changes come in bursts, and people don't read faster."""
 TICK_SECONDS = 10.0
@@ -140,7 +145,7 @@ def nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
                 (_distinct(each.model for each in mine), _distinct(map(_memory, mine)), node.driver) if wide else ()
             )
             used = f"{count.allocated}/{count.total}" if count.resource else ""
-            yield name, count.resource, used, *hardware, _who(node, count.resource, mine)
+            yield name, count.resource, used, *hardware, _who(node, count.resource, mine, first=bool(name))
             name = ""
 
     def states(rest: list[NodeView]) -> str:
@@ -164,7 +169,7 @@ def _state(node: NodeView) -> str:
     return FULL if all(count.free == 0 for count in node.counts) and not has_room else PARTLY
 
 
-def _who(node: NodeView, resource: str, devices: list[DeviceView]) -> Cell:
+def _who(node: NodeView, resource: str, devices: list[DeviceView], *, first: bool) -> Cell:
     """Who has which devices, as `notebooks 0,1  shared 2 (11/16 GiB, 68%, 3 pods)  free 3`.
 
     A device with a `!` is unhealthy or lost.
@@ -180,7 +185,7 @@ def _who(node: NodeView, resource: str, devices: list[DeviceView]) -> Cell:
         words.append(styled(f"({node.obstacle})", "yellow"))
     elif resource in node.opaque:
         words.append(styled("(not allocated: pods have some through the device plugin, unknown which)", "yellow"))
-    words += [styled(f"({reason})", "yellow") for reason in node.withheld if not node.counts]
+    words += [styled(f"({reason})", "yellow") for reason in node.withheld if first and reason != node.obstacle]
     return joined(*words, between="  ") if words else styled("no devices", "yellow")
 
 
@@ -213,20 +218,29 @@ def _holder(device: DeviceView) -> Cell:
 
 def _devices(picture: Picture, *, wide: bool) -> Section:
     def rows(node: NodeView) -> Iterator[Row]:
-        name = node.name
+        name, withheld = node.name, set[str]()
         for device in node.devices:
             hardware = (device.model, _memory(device), device.uuid) if wide else ()
             pods = counted(len(device.parts), "pod") if device.parts else ""
             by = group_name(device.group) if device.group else device.pod or device.resource_claim or pods
-            yield name, f"{device.resource} {device.index}", _use(device), by, _health(device), *hardware
+            # A reason is said once for all devices of the node.
+            use = str(device.use) if device.use is Use.WITHHELD and device.withheld in withheld else _use(device)
+            yield name, f"{device.resource} {device.index}", use, by, _health(device), *hardware
             name = ""
-            for part in device.parts:
-                yield "", "", "", _part(part, device), *("" for _ in (0, *hardware))
+            withheld.add(device.withheld)
         if node.obstacle or node.withheld or not node.devices:
             yield name, "", "", "", styled(node.obstacle or "; ".join(node.withheld) or "no devices", "yellow")
 
+    def shares(node: NodeView) -> Iterator[Row]:
+        for device in node.devices:
+            for part in device.parts:
+                yield part.pod, _part(part, device), f"{node.name} {device.resource} {device.index}"
+
     columns = ("NODE", "DEVICE", "USE", "BY", "HEALTH", *(("MODEL", "MEMORY", "UUID") if wide else ()))
-    return folded(columns, sorted(picture.nodes, key=lambda node: natural(node.name)), rows, None, "node")
+    nodes = sorted(picture.nodes, key=lambda node: natural(node.name))
+    parts = [row for node in nodes for row in shares(node)]
+    section = folded(columns, nodes, rows, None, "node")
+    return [*section, "", table(("SHARE", "PART", "OF"), parts)] if parts else section
 
 
 def _use(device: DeviceView) -> str:
@@ -238,11 +252,11 @@ def _use(device: DeviceView) -> str:
 
 
 def _part(part: PodPart, device: DeviceView) -> Cell:
-    """`team-a/web: 8 GiB`, with its containers where several have some, and what is used where that is more."""
+    """`8 GiB`, with its containers where several have some, and what is used where that is more."""
     by_container = ", ".join(f"{name} {asked}" for name, asked in part.containers.items())
     former = ", until it ends: it was moved" if part.former else ""
     containers = f" ({by_container})" if len(part.containers) > 1 else ""
-    asked = f"  {part.pod}: {part.asked}{containers}{f', {part.limits}' if part.limits else ''}{former}"
+    asked = f"{part.asked}{containers}{f', {part.limits}' if part.limits else ''}{former}"
     over = [each for each in device.overuses if each.pod == part.pod]
     uses = "".join(f", {each.container or 'the pod'} uses {gib(each.used_mib)} GiB" for each in over)
     return joined(asked, styled(uses, "red"))
@@ -349,23 +363,29 @@ def _name(node: NodeView, device: DeviceView) -> str:
 
 
 def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
-    alike: defaultdict[tuple[str, str], list[WaitingPod]] = defaultdict(list)
+    alike: defaultdict[tuple[str, str, str], list[WaitingPod]] = defaultdict(list)
     for pod in picture.waiting:
-        alike[pod.group, pod.reason].append(pod)
+        alike[pod.group, pod.share, pod.workload or pod.reason].append(pod)
 
-    def rows(line: tuple[tuple[str, str], list[WaitingPod]]) -> Iterator[Row]:
-        (group, reason), pods = line
-        makers = {pod.workload for pod in pods}
-        of_one = (
-            f"{len(pods)} pods of {makers.pop()}" if len(pods) > 1 and len(makers) == 1 and "" not in makers else ""
-        )
-        first = styled(of_one or listed((pod.pod for pod in pods), most=1), "yellow")
-        yield first, group_name(group) if group else styled("-", "dim"), age(pods[0].since, now), reason
+    def parts(lines: list[list[WaitingPod]]) -> list[Part]:
+        made: list[Part] = [styled("WAITING", "bold")]
+        for pods in lines:
+            first, whose = pods[0], f"{len(pods)} pods of {pods[0].workload}"
+            who = whose if first.workload and len(pods) > 1 else listed((pod.pod for pod in pods), most=1)
+            of = joined(" of group ", group_name(first.group)) if first.group else ""
+            since = age(first.since, now)
+            made.append(joined(styled(who, "yellow"), of, f", for {since}" if since else ""))
+            said = list(dict.fromkeys(pod.why.headline for pod in pods))[:_REASONS]
+            particulars = first.why.details if shown is None else ()
+            made.append(indented((each,) for each in (*said, *particulars)))
+        return made
 
-    def pods_of(rest: list[tuple[tuple[str, str], list[WaitingPod]]]) -> str:
-        return counted(sum(len(pods) for _, pods in rest), "pod")
+    def pods_of(rest: list[list[WaitingPod]]) -> str:
+        return counted(sum(map(len, rest)), "pod")
 
-    return folded(("WAITING", "GROUP", "FOR", "REASON"), alike.items(), rows, shown, "line", summary=pods_of)
+    section = folded_parts(alike.values(), parts, shown, "line", summary=pods_of)
+    why = next((f"pod {pod.pod}" for pod in picture.waiting if pod.why.details), "")
+    return [*section, styled(f"Why on each node: deviceshare explain {why}", "dim")] if why and shown else section
 
 
 def total(picture: Picture) -> list[Cell]:

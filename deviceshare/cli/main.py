@@ -90,6 +90,7 @@ Examples:{_SANDBOX_EXAMPLES if "sandbox" in _COMMANDS else ""}
   deviceshare snapshot -f FILE what explain and plan depend on, for others to look at
   deviceshare top              what devices and processes do now
   deviceshare doctor           what is wrong in a cluster, with its cure{_RUN_EXAMPLE if "run" in _COMMANDS else ""}
+
 \b
 Shell completion, likewise with zsh_source and fish_source:
   eval "$(_DEVICESHARE_COMPLETE=bash_source deviceshare)\"""",

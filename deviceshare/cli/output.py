@@ -11,11 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any, Final, TypeVar
 from zlib import crc32
 
 import click
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.console import Group as _Stack
 from rich.live import Live
@@ -45,6 +47,8 @@ _GROUP_COLOURS: Final = ("cyan", "magenta", "blue", "bright_cyan", "bright_magen
 
 _UNBROKEN: Final = 100_000
 """Columns where stdout is no terminal: lines in a pipe stay unbroken, so that grep finds what is in them."""
+_NARROWEST: Final = 16
+"""Columns of a terminal, at least, for what is wrapped."""
 SHOWN: Final = 20
 """Entries of one table before it is folded, so that all tables together stay near one screen."""
 _UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60))
@@ -78,11 +82,17 @@ def joined(*parts: Cell, between: str = "") -> Text:
 
 
 def table(columns: Sequence[str], rows: Iterable[Row]) -> Grid:
-    """A table as kubectl prints them: no lines, names of columns in capitals, none where all are empty."""
+    """A table as kubectl prints them: no lines, names of columns in capitals, none where all are empty.
+
+    Where the terminal has room for it, only the last column is wrapped, so that no name in the others is broken.
+    """
     made = Grid(box=None, pad_edge=False, show_header=any(columns), header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        made.add_column(column, overflow="fold", no_wrap=False)
-    for row in rows:
+    lines = list(rows)
+    others = [max(map(cell_len, map(str, cells))) for cells in zip_longest(columns, *lines, fillvalue="")][:-1]
+    unbroken = sum(others) + 2 * len(others) + _NARROWEST <= FilteringConsole().width
+    for at, column in enumerate(columns):
+        made.add_column(column, overflow="fold", no_wrap=unbroken and at < len(others))
+    for row in lines:
         made.add_row(*row)
     return made
 
@@ -101,18 +111,43 @@ def folded(
 
     All are shown where `shown` is None. The lowest urgency is the most urgent.
     """
+
+    def tabled(every: list[T]) -> list[Part]:
+        return [table(columns, (row for item in every for row in rows(item)))]
+
+    return folded_parts(items, tabled, shown, noun, urgency=urgency, summary=summary)
+
+
+def folded_parts(
+    items: Iterable[T],
+    parts: Callable[[list[T]], list[Part]],
+    shown: int | None,
+    noun: str,
+    *,
+    urgency: Callable[[T], Any] = lambda _: 0,
+    summary: Callable[[list[T]], str] = lambda _: "",
+) -> list[Part]:
+    """The same with other parts than a table."""
     every, rest = list(items), list[T]()
     if not every:
         return []
     if shown is not None and len(every) > shown:
         every.sort(key=urgency)
         every, rest = every[:shown], every[shown:]
-    made = table(columns, (row for item in every for row in rows(item)))
+    made = parts(every)
     if not rest:
-        return [made]
+        return made
     detail = summary(rest)
     count = counted(len(rest), f"more {noun}")
-    return [made, styled(f"and {count}{f' ({detail})' if detail else ''}; all: -d", "dim")]
+    return [*made, styled(f"and {count}{f' ({detail})' if detail else ''}; all: -d", "dim")]
+
+
+def indented(rows: Iterable[Row]) -> Grid:
+    """A table without a head, two columns to the right."""
+    made = Grid(box=None, pad_edge=True, show_header=False, padding=(0, 0, 0, 2))
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 def spaced(sections: Iterable[Sequence[Part]]) -> list[Part]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, suppress
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -143,6 +144,13 @@ def on_cluster(command: Command) -> Command:
         help="Which of the kubeconfig's contexts; its current one unless given.",
     )
     return file(chosen(with_target))
+
+
+def on_snapshot(command: Command) -> Command:
+    """Adds `--snapshot`."""
+    readable = click.Path(exists=True, dir_okay=False, path_type=Path)
+    told = "What deviceshare snapshot wrote into this file, instead of a cluster."
+    return click.option("--snapshot", "file", type=readable, help=told)(command)
 
 
 def in_namespace(command: Command) -> Command:

@@ -38,6 +38,7 @@ Examples:
   deviceshare plan -f team.yaml --nodes nodes.yaml     without any cluster; deviceshare snapshot writes such a file
   kubectl get nodes,nodedevices,sdg,dq,ns -o yaml > nodes.yaml    how to create that file; or in short form:
     - {name: gpu-1, devices: {nvidia.com/gpu: 8}, labels: {zone: west, nvidia.com/gpu.memory: "16384"}}
+
 \b
 Exit codes: 0 everything is placed, 1 failed, 2 wrong flags or files, 3 something would wait.""",
 )

@@ -38,6 +38,7 @@ Examples:
   deviceshare rebind pod research/embed  move the pod's share to a healthy device with room
   deviceshare inspect -d                 list the unhealthy devices
   kubectl delete pod -n research train   let a pod's successor see its new devices at once
+
 \b
 Exit codes: 0 replaced, or nothing to replace; 1 failed, no such group, or no healthy device is free on its node,
 or none has room; 2 wrong flags.""",

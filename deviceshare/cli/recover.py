@@ -27,6 +27,7 @@ Examples:
   deviceshare recover node-1 3           GPU 3 of node-1 was repaired
   deviceshare recover node-1 0 GPU-8f6e  several at once, by number or UUID
   deviceshare inspect node-1             see which are unhealthy, and why
+
 \b
 Exit codes: 0 allocatable again; 1 failed, no such device, or it is not marked unhealthy; 2 wrong flags.""",
 )

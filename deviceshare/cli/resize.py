@@ -31,6 +31,7 @@ Examples:
   deviceshare resize pod research/embed --gpu-mem 12     12 GiB of each of its devices
   deviceshare resize pod web --gpu-percent 50 -c server  half of each device, of the container server
   kubectl annotate pod web deviceshare.io/resize=server=12288Mi --overwrite
+
 \b
 Exit codes: 0 resized; 1 failed, there is no room yet, or more is in use than asked for; 2 wrong flags.""",
 )

@@ -17,6 +17,7 @@ from deviceshare.run.options import options
 Examples:
   deviceshare run --kubeconfig ~/.kube/config --roles controller
   deviceshare run --tls-cert tls.crt --tls-key tls.key
+
 \b
 Exit codes: 0 stopped as asked, 1 failed, 2 wrong flags.""",
 )

@@ -33,6 +33,7 @@ _PROC = Path("/proc")
 Examples:
   kubectl exec POD -- deviceshare smi     where the image has deviceshare in it
   watch -n 2 deviceshare smi
+
 \b
 Exit codes: 0 shown, 1 this pod has no device or none can be read, 2 wrong flags.""",
 )

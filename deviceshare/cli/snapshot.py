@@ -108,6 +108,7 @@ Examples:
   deviceshare snapshot -f seen.json
   deviceshare explain pod NS/NAME --snapshot seen.json
   deviceshare plan -f team.yaml --nodes seen.json
+
 \b
 Exit codes: 0 written, 1 failed, 2 wrong flags.""",
 )
@@ -170,6 +171,13 @@ class Still(Cache[T]):
     def __init__(self, objects: Iterable[T]) -> None:
         super().__init__()
         self.replace(objects, "")
+
+
+def read(file: Path) -> "Manifests":
+    """What a snapshot's file has."""
+    from deviceshare.cli.manifests import given  # noqa: PLC0415 - YAML takes time to import
+
+    return given(file)
 
 
 def replayed(file: "Manifests") -> ClusterSnapshot:

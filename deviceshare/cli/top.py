@@ -68,6 +68,7 @@ Examples:
   deviceshare top                   every shared node
   deviceshare top node-1 --watch    one of them, every two seconds until Ctrl-C
   deviceshare top -o json | jq '.nodes[].devices[]? | select(.utilization == 0)'
+
 \b
 Exit codes: 0 at least one agent answered, or you may not ask them and devices are known; 1 none did; 2 wrong flags.""",
 )

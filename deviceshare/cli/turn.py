@@ -22,6 +22,7 @@ Examples:
   deviceshare turn --slice 1h --signal USR1 -- CMD      after an hour CMD is asked to end, if others wait
 Without deviceshare in the image:
   curl -fsS $DEVICESHARE_AGENT/turn.sh | sh -s -- -- python train.py
+
 \b
 D is in seconds, or with a unit: 90, 90s, 10m, 2h, 1d. Takes curl or wget.
 Exit codes: CMD's; 124 timed out, 125 refused or failed, 126 or 127 CMD can't be run.""",

@@ -53,6 +53,8 @@ class Explanation(Struct, frozen=True, rename="camel", omit_defaults=True):
     nodes: list[NodeVerdict] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
     """What the person who asked may not read."""
+    why: Reason | None = None
+    """The message for programs, where it is a reason."""
 
 
 class PodsWaiting(Struct, frozen=True, rename="camel"):
@@ -168,7 +170,8 @@ def explain_group(
         nodes = verdicts(fleet, group.request, fault)
         never = {} if fault else _never_fits(fleet, group.request, message)
         facts |= {**_outlook(group.request, nodes), **never, **_waiting(pods)}
-    return Explanation(subject, message, _known(facts), nodes)
+    bound = _stated(group, partly_seen=partly_seen).get(group_status.IS_BOUND)
+    return Explanation(subject, message, _known(facts), nodes, why=bound or group_status.bound(group, fleet, pods))
 
 
 def explain_pod(
@@ -244,7 +247,7 @@ def _pending(
         facts |= _outlook(request, nodes) if judged else {}
     if said and said != reason:
         facts["kube-scheduler"] = said.text
-    return Explanation(subject, str(reason), facts, nodes)
+    return Explanation(subject, str(reason), facts, nodes, why=reason)
 
 
 def _known(facts: dict[str, str]) -> dict[str, str]:

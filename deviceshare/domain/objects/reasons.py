@@ -84,7 +84,11 @@ class Reason(Struct, frozen=True, gc=False, omit_defaults=True):
     details: tuple[str, ...] = ()
     """Particulars, such as who holds what on which node."""
 
+    @property
+    def headline(self) -> str:
+        """It without its particulars."""
+        return f"{self.text}: {self.cure}" if self.cure else self.text
+
     def __str__(self) -> str:
         """All of it in one line, as messages, events and answers have it."""
-        first = f"{self.text}: {self.cure}" if self.cure else self.text
-        return "; ".join((first, *self.details))
+        return "; ".join((self.headline, *self.details))

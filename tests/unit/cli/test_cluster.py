@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
@@ -98,3 +100,20 @@ def test_help_loads_neither_the_api_client_nor_what_decides(command: str) -> Non
     modules = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=modules, check=True)
     assert done.stdout.splitlines()[-1] == "none"
+
+
+def test_no_help_has_a_backspace() -> None:
+    """click's mark of text that isn't wrapped is one only at the beginning of a paragraph."""
+
+    def helps(command: click.Command, name: str, above: click.Context | None = None) -> Iterator[tuple[str, str]]:
+        context = click.Context(command, info_name=name, parent=above)
+        yield name, command.get_help(context)
+        if isinstance(command, click.Group):
+            for each in command.list_commands(context):
+                found = command.get_command(context, each)
+                assert found is not None
+                yield from helps(found, f"{name} {each}", context)
+
+    told = dict(helps(main, "deviceshare"))
+    assert "deviceshare explain pod" in told
+    assert [name for name, text in told.items() if "\b" in text] == []

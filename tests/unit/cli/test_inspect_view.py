@@ -14,6 +14,7 @@ from deviceshare.domain.objects.hardware import Hardware, Overuse, Part, Trespas
 from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import Share
 from tests.unit.domain.dra_objects import a_claim, a_slice, a_view, gpu_json
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
@@ -41,11 +42,14 @@ def test_three_nodes_are_told_in_a_few_lines() -> None:
         "b      Pending  n2    nvidia.com/gpu 0,1,2,3  0\n"
         "c      Pending  -     wants 4 nvidia.com/gpu  0 + 1 waiting\n"
         "\n"
-        "WAITING  GROUP  FOR   REASON\n"
-        "ns/p4    typo   119m  group typo does not exist: create it\n"
-        "ns/p3    c      119m  waiting for 4 nvidia.com/gpu, which no shared node has free; n1: 2 of 4 free"
-        " (a holds 0,1); n2: 0 of 4 free (b holds 0,1,2,3)\n"
-        "ns/p2    a      119m  kube-scheduler has not tried it yet; its group lives on node n1\n"
+        "WAITING\n"
+        "ns/p4 of group typo, for 119m\n"
+        "  group typo does not exist: create it\n"
+        "ns/p3 of group c, for 119m\n"
+        "  waiting for 4 nvidia.com/gpu, which no shared node has free\n"
+        "ns/p2 of group a, for 119m\n"
+        "  kube-scheduler has not tried it yet; its group lives on node n1\n"
+        "Why on each node: deviceshare explain pod ns/p3\n"
         "\n"
         "nvidia.com/gpu: 6/8 allocated, 2 free, on 2 nodes\n"
     )
@@ -88,10 +92,42 @@ def test_pods_of_one_workload_are_one_line_with_its_name() -> None:
 
     infer = [made(f"infer-7d9c5b8f9c-{each}", "ReplicaSet", "infer-7d9c5b8f9c") for each in ("x", "y", "z")]
     fleet, group = a_fleet(a_node(), ledgers=(a_ledger(),)), a_group("c", 9)
-    assert "3 pods of Deployment ns/infer  c " in text(draw(fleet, [group], infer))
+    assert "3 pods of Deployment ns/infer of group c\n" in text(draw(fleet, [group], infer))
     one = made("db-0", "StatefulSet", "db")
-    assert "\nns/db-0 and 3 more" in text(draw(fleet, [group], [*infer, one]))
-    assert "\nns/db-0  c " in text(draw(fleet, [group], [one]))
+    both = text(draw(fleet, [group], [*infer, one]))
+    assert "\nns/db-0 of group c\n" in both
+    assert "\n3 pods of Deployment ns/infer of group c\n" in both
+    bare = [a_pod(f"p{number}", "c") for number in range(3)]
+    assert "\nns/p0 and 2 more of group c\n" in text(draw(fleet, [group], bare))
+
+
+def test_at_80_columns_what_waits_takes_four_lines_and_no_name_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many nodes its reason names; the details are those of `explain`, and of `-d`."""
+    name = "infer-with-quite-a-long-name-6b74bb45d5-28hdl"
+    owner = OwnerReference(kind="ReplicaSet", name=name[:-6], uid="u", controller=True)
+    pods = [a_pod(f"{name}{each}", "big") for each in range(9)]
+    pods = [replace(each, metadata=replace(each.metadata, owner_references=[owner])) for each in pods]
+    names = [f"ip-10-0-1-{number}.eu-west-1.compute.internal" for number in range(1, 12)]
+    groups = {f"team-{each}-train": gpus(0, 1, 2, 3) for each in range(11)}
+    ledgers = [
+        a_ledger(node, {GPU: 4}, releasing=(), **{group: devices})
+        for node, (group, devices) in zip(names, groups.items(), strict=True)
+    ]
+    picture = draw(a_fleet(*map(a_node, names), ledgers=tuple(ledgers)), [a_group("big", 3)], pods)
+    monkeypatch.setenv("COLUMNS", "80")
+    console = FilteringConsole(width=80, force_terminal=True, color_system=None)
+    with console.capture() as captured:
+        console.print(*view(picture, now=NOW, details=False, wide=False), sep="\n")
+    lines = captured.get().splitlines()
+    entry = lines[lines.index("WAITING") + 1 : next(at for at, line in enumerate(lines) if line.startswith("Why on"))]
+    assert entry[0] == f"9 pods of Deployment ns/{name.rpartition('-')[0].rpartition('-')[0]} of group big"
+    assert len(entry) <= 4
+    assert max(map(len, lines)) <= 80
+    words = {word.strip("(),;:") for line in lines for word in line.split()}
+    assert set(names) <= words
+    assert set(groups) <= words
+    told = text(picture, details=True)
+    assert f"  {names[0]}: 0 of 4 free (team-0-train holds 0,1,2,3)" in told
 
 
 def test_details_show_every_device() -> None:
@@ -165,7 +201,7 @@ def test_an_exceeded_share_is_a_trouble_of_its_node() -> None:
     [line] = [line for line in told.splitlines() if line.startswith(f"n1 {GPU} 0 ")]
     assert f"pod ns/greedy: container main uses 12288 MiB of {GPU} 0, its share is 8192 MiB (since 2026-" in line
     assert line.endswith("limit what the program allocates, or ask for a larger share")
-    assert "ns/greedy: 8 GiB, counted, main uses 12 GiB" in details
+    assert f"ns/greedy  8 GiB, counted, main uses 12 GiB  n1 {GPU} 0" in details
 
 
 def test_devices_of_resource_claims_are_shown_with_the_claim() -> None:
@@ -191,7 +227,8 @@ def test_an_empty_cluster_says_how_to_share_a_node() -> None:
 def test_names_are_never_taken_for_markup() -> None:
     """A reason may hold brackets."""
     scene = a_scene()
-    waiting = [replace(scene.waiting[0], reason="[red]0/1[/red] nodes [are] available")]
+    why = Reason(ReasonKind.WAITING, "[red]0/1[/red] nodes [are] available")
+    waiting = [replace(scene.waiting[0], why=why)]
     assert "[red]0/1[/red] nodes [are] available" in text(replace(scene, waiting=waiting))
 
 

@@ -33,21 +33,24 @@ def test_shared_devices_are_told_in_one_line_with_how_much_is_allocated() -> Non
     """And the last line says it of the whole cluster."""
     lines = text(draw(a_scene(), [], [sharing("x", {"aliyun.com/gpu-mem": 17})])).splitlines()
     assert lines[1] == "n1    nvidia.com/gpu  3/4   shared 0,1 (21/32 GiB, 65%, 3 pods)  team 2  free 3"
-    assert lines[4].startswith("ns/x     -      ") and "waiting for 17 GiB of a GPU" in lines[4]
+    assert lines[4] == "ns/x"
+    assert lines[5].startswith("  waiting for 17 GiB of a GPU")
     assert lines[-1] == "nvidia.com/gpu: 3/4 allocated, 1 free, on 1 node; 37/64 GiB allocated (57%)"
 
 
-def test_details_name_each_pod_below_its_device() -> None:
+def test_details_name_each_pod_with_its_part() -> None:
     """With its containers where several have a part."""
     lines = text(draw(a_scene(), [], []), details=True).splitlines()
-    assert [" ".join(line.split()) for line in lines[1:8]] == [
+    assert [" ".join(line.split()) for line in lines[1:10]] == [
         "n1 nvidia.com/gpu 0 shared (16/16 GiB, 100%) 2 pods not watched",
-        "ns/a: 8 GiB, counted",
-        "ns/b: 8 GiB, counted",
         "nvidia.com/gpu 1 shared (5/16 GiB, 31%) 1 pod not watched",
-        "ns/c: 5 GiB (main 3 GiB, side 2 GiB), counted",
         "nvidia.com/gpu 2 held team not watched",
         "nvidia.com/gpu 3 free not watched",
+        "",
+        "SHARE PART OF",
+        "ns/a 8 GiB, counted n1 nvidia.com/gpu 0",
+        "ns/b 8 GiB, counted n1 nvidia.com/gpu 0",
+        "ns/c 5 GiB (main 3 GiB, side 2 GiB), counted n1 nvidia.com/gpu 1",
     ]
 
 
@@ -61,12 +64,11 @@ def printed(explanation: Explanation) -> list[str]:
 def test_an_explanation_says_of_each_device_what_is_free_and_who_has_the_rest() -> None:
     """Equal ones together."""
     lines = printed(explain_pod(a_scene(), sharing(), None, [], None))
-    assert [" ".join(line.split()) for line in lines[-6:]] == [
-        "NODE DEVICE VERDICT WHAT WOULD FREE IT",
-        "n1 fits, scores 10 of 10; would get 8 GiB of nvidia.com/gpu 1, where the least room is left that suffices",
-        "nvidia.com/gpu 0 only 0 of 16 GiB free (ns/a 8 GiB and ns/b 8 GiB) pod ns/a ends",
+    assert [" ".join(line.split()) for line in lines[-5:]] == [
+        "n1: fits, scores 10 of 10; would get 8 GiB of nvidia.com/gpu 1, where the least room is left that suffices",
+        "nvidia.com/gpu 0 only 0 of 16 GiB free (ns/a 8 GiB and ns/b 8 GiB); what would free it: pod ns/a ends",
         "nvidia.com/gpu 1 11 of 16 GiB free (ns/c 5 GiB)",
-        "nvidia.com/gpu 2 held by group team no pod uses it: kubectl delete sdg team",
+        "nvidia.com/gpu 2 held by group team; what would free it: no pod uses it: kubectl delete sdg team",
         "nvidia.com/gpu 3 16 of 16 GiB free",
     ]
 
