@@ -180,8 +180,11 @@ ipFamilies: {{ toJson . }}
   args:
     - --config=/etc/deviceshare-scheduler/config.yaml
     - --secure-port={{ $ports.scheduler }}
-    # Metrics are served to bearer tokens only. Looking up further authentication would need a right in kube-system.
+    # Looking up who asks would need a right in kube-system.
     - --authentication-skip-lookup=true
+    {{- if include "deviceshare.schedulerMetrics" . }}
+    - --authorization-always-allow-paths=/healthz,/livez,/readyz,/metrics
+    {{- end }}
     {{- with .Values.scheduler.extraArgs }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

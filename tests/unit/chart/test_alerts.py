@@ -26,7 +26,10 @@ from tests.unit.chart.objects import Json, default_file, named, with_values
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 from tests.unit.domain.test_device_quota import a_quota
 
-RULES: Json = {"metrics": {"prometheusRule": {"enabled": True}}, "agent": {"enabled": True}}
+RULES: Json = {
+    "metrics": {"prometheusRule": {"enabled": True}, "serviceMonitor": {"enabled": True}},
+    "agent": {"enabled": True},
+}
 RUNBOOK = Path("docs/runbook.md")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -201,6 +204,24 @@ def test_pods_that_wait_for_shares_are_told() -> None:
     assert fires("DeviceshareSharesWaiting", Scrape(registry)) == {}
     waiting.labels("share").set(2)
     assert fires("DeviceshareSharesWaiting", Scrape(registry)) == {frozenset(): 2.0}
+
+
+def test_a_scheduler_that_tries_nothing_is_told_while_pods_wait() -> None:
+    """Also one of which nothing is scraped; only where it should be."""
+    registry = CollectorRegistry()
+    waiting = Gauge("deviceshare_waiting_pods", "", ["wants"], registry=registry)
+    waiting.labels("group").set(2)
+    assert fires("DeviceshareSchedulerStalled", Scrape(registry)) == {frozenset(): 0.0}
+    tries = Gauge("scheduler_schedule_attempts_total", "", ["profile", "result"], registry=registry)
+    tries.labels("deviceshare-scheduler", "unschedulable").set(0.1)
+    assert fires("DeviceshareSchedulerStalled", Scrape(registry)) == {}
+    tries.labels("deviceshare-scheduler", "unschedulable").set(0)
+    tries.labels("default-scheduler", "scheduled").set(5)
+    assert fires("DeviceshareSchedulerStalled", Scrape(registry)) == {frozenset(): 0.0}
+    waiting.labels("group").set(0)
+    assert fires("DeviceshareSchedulerStalled", Scrape(registry)) == {}
+    off: Json = {"metrics": {"serviceMonitor": {"scheduler": False}}}
+    assert "DeviceshareSchedulerStalled" not in alerts(off)
 
 
 def test_a_full_quota_is_told_while_pods_wait() -> None:

@@ -121,8 +121,16 @@ def test_monitors_have_the_operators_fields_and_may_be_of_pods() -> None:
     mine = [{"action": "drop"}]
     monitor = {"scrapeTimeout": "20s", "relabelings": mine, "metricRelabelings": mine, "labels": {"release": "p"}}
     values: Json = {"metrics": {"serviceMonitor": {"enabled": True, **monitor}}, **AGENT}
-    [endpoint] = rendered("ServiceMonitor", **values)["spec"]["endpoints"]
-    assert (endpoint["scrapeTimeout"], endpoint["relabelings"], endpoint["metricRelabelings"]) == ("20s", mine, mine)
+    endpoints = rendered("ServiceMonitor", **values)["spec"]["endpoints"]
+    for endpoint in endpoints:
+        assert (endpoint["scrapeTimeout"], endpoint["relabelings"], endpoint["metricRelabelings"]) == (
+            "20s",
+            mine,
+            mine,
+        )
+    service = rendered("Service", "deviceshare-metrics", **values)
+    assert [each["port"] for each in endpoints] == [each["name"] for each in service["spec"]["ports"]]
+    assert (endpoints[1]["scheme"], endpoints[1]["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
     [endpoint] = rendered("ServiceMonitor", "deviceshare-agent", **values)["spec"]["endpoints"]
     assert [each.get("targetLabel") for each in endpoint["relabelings"]] == ["node", None]
 
@@ -134,6 +142,20 @@ def test_monitors_have_the_operators_fields_and_may_be_of_pods() -> None:
     [container] = pod("DaemonSet", "deviceshare-agent", **AGENT)["spec"]["containers"]
     assert endpoint["port"] in [port["name"] for port in container["ports"]]
     assert of_agents["metadata"]["labels"]["release"] == "p"
+
+
+def test_kube_scheduler_answers_metrics_only_where_it_is_scraped() -> None:
+    """Without a token: looking up who asks would need a right in kube-system. It answers nothing else."""
+
+    def opened(**metrics: Json) -> list[str]:
+        containers = pod("Deployment", metrics=metrics)["spec"]["containers"]
+        [scheduler] = [each for each in containers if each["name"] == "kube-scheduler"]
+        return [each for each in scheduler["args"] if "always-allow-paths" in each]
+
+    on = {"enabled": True}
+    assert opened() == opened(serviceMonitor={**on, "scheduler": False}) == []
+    flag = "--authorization-always-allow-paths=/healthz,/livez,/readyz,/metrics"
+    assert opened(serviceMonitor=on) == opened(podMonitor=on) == [flag]
 
 
 def test_further_objects_are_of_the_release() -> None:
