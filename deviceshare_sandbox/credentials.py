@@ -7,6 +7,7 @@ belongs to `system:masters`, so a right that the chart doesn't give fails here f
 
 import base64
 import secrets
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,15 @@ from typing import Any
 import yaml
 
 from deviceshare.certificates import issuance
-from deviceshare.domain.contract import AGENT_IDENTITY, IDENTITY, NAMESPACE
+from deviceshare.domain.contract import AGENT, AGENT_IDENTITY, IDENTITY, NAMESPACE
+from deviceshare_sandbox.binaries import Binaries
+from deviceshare_sandbox.reports import SandboxError
 from deviceshare_sandbox.state import Layout
 
 _LIFETIME = timedelta(days=365)
 _CLOCK_SKEW = timedelta(hours=1)
+_BOUND_TO_NODES = 31
+_TOKEN_SECONDS = 30
 
 
 class SandboxAuthority:
@@ -65,7 +70,7 @@ _IDENTITIES = {
     # deviceshare and its kube-scheduler are two containers of one pod, hence one identity.
     "deviceshare": (IDENTITY, ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}"]),
     # Of the agents of simulated nodes, or of one that is started by hand.
-    "deviceshare-agent": (AGENT_IDENTITY, ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}"]),
+    AGENT: (AGENT_IDENTITY, ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}"]),
     # One for all simulated nodes. A real kubelet is one node's user and may not write annotations, where ours keeps its
     # record; so it is an admin under another name.
     "kubelet": ("sandbox-kubelet", ["system:masters"]),
@@ -93,6 +98,35 @@ def write_kubeconfigs(layout: Layout, server: str, authority: Path) -> Path:
     tokens.touch(mode=0o600)
     tokens.write_text("\n".join(lines) + "\n")
     return tokens
+
+
+def agent_kubeconfig(layout: Layout, binaries: Binaries, node: str) -> Path:
+    """Credentials of the agent on a node, with a token that names it, as the tokens of agents' pods do.
+
+    Before Kubernetes 1.31 no token can be had that is bound to a node, and all agents have the same.
+    https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
+    """
+    shared = layout.kubeconfig_of(AGENT)
+    if binaries.minor < _BOUND_TO_NODES:
+        return shared
+    command = [
+        binaries.kubectl,
+        f"--kubeconfig={layout.kubeconfig}",
+        "create",
+        "token",
+        AGENT,
+        f"--namespace={NAMESPACE}",
+    ]
+    command += ["--bound-object-kind=Node", f"--bound-object-name={node}", f"--duration={_LIFETIME.days * 24}h"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TOKEN_SECONDS, check=False)
+    if done.returncode != 0:
+        raise SandboxError(f"No token for the agent of {node}: {done.stderr.strip()}")
+    document = yaml.safe_load(shared.read_text())
+    document["users"][0]["user"]["token"] = done.stdout.strip()
+    target = layout.kubeconfig_of(f"{AGENT}-{node}")
+    target.touch(mode=0o600)
+    target.write_text(yaml.safe_dump(document, sort_keys=False))
+    return target
 
 
 def _kubeconfig(server: str, authority: bytes, user: str, token: str) -> str:

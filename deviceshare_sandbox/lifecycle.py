@@ -20,7 +20,7 @@ import msgspec
 
 from deviceshare.domain.admission import settings
 from deviceshare.domain.admission.settings import GATES
-from deviceshare_sandbox import binaries, machine, network, real_node
+from deviceshare_sandbox import binaries, credentials, machine, network, real_node
 from deviceshare_sandbox.processes import Prober
 from deviceshare_sandbox.reports import Progress, SandboxError, tail
 from deviceshare_sandbox.state import Layout, Options, ProcessState, SandboxPlan, SandboxState
@@ -70,6 +70,10 @@ class Sandbox:
     def kubeconfig_of(self, identity: str) -> Path:
         """Of `alice`, who has the rights of `edit`, or of `deviceshare`, `kube-scheduler`, `kubelet` and the like."""
         return self.layout.kubeconfig_of(identity)
+
+    def agent_kubeconfig(self, node: str) -> Path:
+        """Of the agent on a node."""
+        return credentials.agent_kubeconfig(self.layout, self.plan.binaries, node)
 
     def status(self) -> SandboxStatus:
         """The health of every process, probed now."""

@@ -72,11 +72,11 @@ def agents_of(layout: Layout, options: Options, ports: Iterable[int]) -> list[Si
     return [SimulatedAgent(name, next(free), next(free), str(layout.data / "gpus" / name)) for name in names]
 
 
-def agent_component(agent: SimulatedAgent, layout: Layout, library: Path) -> Component:
+def agent_component(agent: SimulatedAgent, kubeconfig: Path, library: Path) -> Component:
     """The real agent over the scripted library; it evicts pods that exceed their share for ten seconds."""
     command = ["env", f"LD_LIBRARY_PATH={library.parent}", f"{VARIABLE}={agent.script}"]
     command += [sys.executable, "-m", "deviceshare", "agent", "--node-name", agent.node]
-    command += ["--kubeconfig", str(layout.kubeconfig_of("deviceshare-agent"))]
+    command += ["--kubeconfig", str(kubeconfig)]
     command += ["--bind", f"127.0.0.1:{agent.port}", "--serve-pods", f"127.0.0.1:{agent.pods_port}"]
     command += ["--proc-root", str(agent.proc), "--sys-root", f"{agent.directory}/sys"]
     command += ["--turns-directory", f"{agent.directory}/turns", "--enforce", "evict", "--overuse-grace", "10"]

@@ -130,7 +130,10 @@ class Supervisor:
                     await Api(connection).create(PODS, agent_pod(agent), NAMESPACE)
         if self._agents:
             library = await asyncio.to_thread(nvml.build, self._layout.data)
-            await self._start(prober, *(agent_component(each, self._layout, library) for each in self._agents))
+            known = (self._layout, self._plan.binaries)
+            theirs = [await asyncio.to_thread(credentials.agent_kubeconfig, *known, each.node) for each in self._agents]
+            started = zip(self._agents, theirs, strict=True)
+            await self._start(prober, *(agent_component(each, kubeconfig, library) for each, kubeconfig in started))
 
     async def _start(self, prober: Prober, *components: Component) -> None:
         self._say("starting " + ", ".join(component.name for component in components))

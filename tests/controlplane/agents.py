@@ -50,7 +50,7 @@ class AgentProcess:
         [self.port] = free_ports(1)
         self._log = directory / "agent.log"
         self._command = [sys.executable, "-m", "deviceshare", "agent", "--node-name", node]
-        self._command += ["--kubeconfig", str(sandbox.kubeconfig_of("deviceshare-agent"))]
+        self._command += ["--kubeconfig", str(sandbox.agent_kubeconfig(node))]
         self._command += ["--bind", f"127.0.0.1:{self.port}", "--log-format", "json", *flags]
         # It finds modules as this process does: the wheel's before the checkout's.
         self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -287,7 +287,7 @@ def turn_on_the_page(sandbox: Sandbox, group: str) -> Json:
 async def test_an_agent_may_write_its_report_and_nothing_else(pool: Pool, sandbox: Sandbox) -> None:
     """Neither by its rights nor past the webhook."""
     node = pool.node(devices=2)
-    async with connect(str(sandbox.kubeconfig_of("deviceshare-agent"))) as connection:
+    async with connect(str(sandbox.agent_kubeconfig(node))) as connection:
         api = Api(connection)
         good: Json = {"status": {"hardware": {"driver": "1"}}}
         written = await api.apply(NODE_DEVICES, node, good, manager=AGENT, subresource="status")

@@ -337,11 +337,15 @@ def test_an_agent_writes_its_report_only(cluster: PolicedCluster, who: str, chan
     assert not refused
     user = contract.AGENT_IDENTITY if who == "agent" else contract.IDENTITY
 
-    assert cluster.replace(made | {"status": change}, "--subresource=status", user=user)[1] == said
+    claim = "--as-user-extra=authentication.kubernetes.io/node-name"
+    own = (f"{claim}={name}",) if who == "agent" else ()
+    assert cluster.replace(made | {"status": change}, "--subresource=status", *own, user=user)[1] == said
     if who == "agent":
-        other = ("--as-user-extra=authentication.kubernetes.io/node-name=node-2", "--subresource=status")
+        other = (f"{claim}=node-2", "--subresource=status")
         expected = f"the agent on node node-2 may report on its own node only, not on {name!r}"
         assert cluster.replace(made | {"status": change}, *other, user=user)[1] == expected
+        nameless = cluster.replace(made | {"status": change}, "--subresource=status", user=user)[1]
+        assert nameless.startswith("an agent reports with the token of its pod")
     cluster.sandbox.kubectl("delete", "nodedevices", name)
 
 

@@ -58,7 +58,7 @@ def uuids(cluster: Cluster, script: Script) -> Iterator[list[str]]:
 @contextlib.contextmanager
 def running_agent(cluster: Cluster, gpus: Script, directory: Path, *more: str) -> Iterator[None]:
     """The node's agent, which has reported."""
-    flags = ["--node-name=node-1", f"--kubeconfig={cluster.sandbox.kubeconfig_of('deviceshare-agent')}", *more]
+    flags = ["--node-name=node-1", f"--kubeconfig={cluster.sandbox.agent_kubeconfig('node-1')}", *more]
     flags += [f"--pod-resources={socket(of_kubelet(cluster))}", f"--bind=127.0.0.1:{free_ports(1)[0]}"]
     with process(cluster, "agent", "deviceshare", "agent", *flags, environment=gpus.environment(build(directory))):
         cluster.eventually(lambda: len(hardware(cluster).get("devices", [])) == COUNT)

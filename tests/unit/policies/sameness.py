@@ -208,7 +208,7 @@ def reported_the_same(old: Mapping[str, Any], new: Mapping[str, Any], node: str)
     """Asserts that a write of an agent is judged alike."""
     extra = {"authentication.kubernetes.io/node-name": [node]} if node else {}
     request = a_request("UPDATE", "status", old=_plain(old), new=_plain(new), user=contract.AGENT_IDENTITY, extra=extra)
-    assert _of("deviceshare-node-devices").refusal(request) == review_report(_plain(old), _plain(new), node)
+    assert _of("deviceshare-node-devices").refusal(request) == review_report(_plain(old), _plain(new), node, named=True)
 
 
 def repaired_the_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
