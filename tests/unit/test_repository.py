@@ -131,6 +131,17 @@ def test_every_dependency_is_pinned() -> None:
     assert [name for name in wanted if name.lower() not in pinned] == []
 
 
+def test_examples_use_only_names_that_there_are() -> None:
+    """Those for other projects' charts are applied by no test: a name with a typo would be found by a reader."""
+    known = set(re.findall(r"`([a-z0-9.]*deviceshare\.io/[\w.-]+)`", (ROOT / "docs/reference/names.md").read_text()))
+    files = [path for path in assets.examples().rglob("*.yaml") if path.parent != assets.examples()]
+    used = {
+        (path.parent.name, name) for path in files for name in re.findall(r"deviceshare\.io/[\w.-]+", path.read_text())
+    }
+    assert {folder for folder, _ in used} == {"jupyterhub", "kserve", "kuberay", "production-stack"}
+    assert {name for _, name in used} - known - {"deviceshare.io/v1alpha1"} == set()
+
+
 def test_the_installation_finds_its_manifests_and_examples() -> None:
     """They must travel with the wheel (the one tox installs) as well as with a checkout."""
     assert list((assets.manifests() / "crds").glob("*.yaml"))
