@@ -26,7 +26,7 @@ _SINCE: Final = {
     27: "scheduling gates; the chart spreads replicas of one revision (`matchLabelKeys`)",
     28: "`matchConditions` of webhooks",
     29: "sidecars (init containers with `restartPolicy: Always`)",
-    30: "ValidatingAdmissionPolicy `v1`; an agent's token names its node, so a webhook lets it write of that node only",
+    30: "ValidatingAdmissionPolicy `v1`; an agent's token names its node, and it may write of that node only",
     32: "DRA's `resource.k8s.io/v1beta1`",
     33: "CPU and memory of running containers can be changed in place",
     34: "DRA's `resource.k8s.io/v1`; limits of a pod as a whole",
