@@ -183,6 +183,7 @@ for (const each of [namespace, order]) each.addEventListener("change", draw);
 find("tools").addEventListener("submit", (event) => event.preventDefault());
 for (const list of [groups, namespaces]) list.addEventListener("keydown", (event) => onArrow([...list.querySelectorAll("button")], event));
 for (const list of [waiting, groups, namespaces]) list.addEventListener("scroll", () => markMore(list), { passive: true });
+waiting.addEventListener("toggle", () => markMore(waiting), { capture: true });
 nodes.addEventListener("keydown", (event) => onArrow(tileButtons(nodes), event));
 namespaces.addEventListener("click", (event) => {
   const name = event.target.closest("button")?.dataset.namespace;

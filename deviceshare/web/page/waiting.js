@@ -45,15 +45,14 @@ function drawEntry({ group, share, workload, since, pods, reasons }, old) {
       element("span", { class: "age", data: { since } }),
     ),
     element("p", {}, first),
-    particulars.length ? element("ul", { class: "particulars" }, particulars.map((each) => element("li", {}, each))) : "",
+    particulars.length ? fold("particulars", "on each node", particulars, old) : "",
     ...reasons.slice(1).map((why) => element("p", {}, `Others: ${lines(why)[0]}`)),
-    folded || rest > 0
-      ? element(
-          "details",
-          { class: "pods", open: old?.querySelector("details")?.open },
-          element("summary", {}, all),
-          element("ul", {}, pods.map((pod) => element("li", {}, pod))),
-        )
-      : element("p", { class: "pods" }, all),
+    folded || rest > 0 ? fold("pods", all, pods, old) : element("p", { class: "pods" }, all),
   );
+}
+
+// A list to unfold; it stays so while its entry is drawn anew.
+function fold(name, title, lines, old) {
+  const open = old?.querySelector(`details.${name}`)?.open;
+  return element("details", { class: name, open }, element("summary", {}, title), element("ul", {}, lines.map((line) => element("li", {}, line))));
 }
