@@ -68,6 +68,8 @@ def main(folder: Path, tag: str | None, url: str, *, images: bool, cluster_only:
 def _version(tag: str | None) -> str:
     """deviceshare's version, which must be the tag's."""
     number = version.version()
+    if number == version.UNKNOWN:
+        raise click.ClickException("git can't say here which commit this is: run this in a clone, as its owner or root")
     if tag is not None and Version(tag.removeprefix("v")) != Version(number):
         raise click.ClickException(f"the tag is {tag}, but git calls what is here {number}: check it out, unchanged")
     return number

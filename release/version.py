@@ -13,6 +13,8 @@ from hatchling.plugin.manager import PluginManager
 
 from release import wheels
 
+UNKNOWN: Final = "0.1.0.dev0"
+"""Of a checkout without git (`fallback_version` in pyproject.toml)."""
 _PEP_440: Final = re.compile(r"(\d+\.\d+\.\d+)\.?([a-z]+\d+)?(?:\.?(dev\d+))?(\+[a-z0-9.]+)?")
 
 

@@ -211,9 +211,14 @@ def test_requirements_have_a_hash_for_each_wheel_and_no_address(tmp_path: Path) 
         hashed_requirements.requirements([part], [])
 
 
-def test_a_release_of_another_version_than_the_tags_is_refused() -> None:
+def test_a_release_of_another_version_than_the_tags_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is made."""
     release._version(f"v{version.version()}")
+    monkeypatch.setenv("SETUPTOOLS_SCM_PRETEND_VERSION", version.UNKNOWN)
+    with pytest.raises(click.ClickException, match="git can't say"):
+        release._version(None)
+    assert f'fallback_version = "{version.UNKNOWN}"' in (ROOT / "pyproject.toml").read_text()
+    monkeypatch.delenv("SETUPTOOLS_SCM_PRETEND_VERSION")
     with pytest.raises(click.ClickException, match=r"the tag is v99\.0\.0"):
         release._version("v99.0.0")
 
