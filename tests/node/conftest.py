@@ -19,7 +19,7 @@ __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
 
 
 @pytest.fixture(scope="session")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+def release_parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     """What a release has for a cluster."""
     folder, number = tmp_path_factory.mktemp("dist"), version.version()
     built = image.build(folder, number, architecture())
@@ -28,10 +28,10 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
 
 
 @pytest.fixture(scope="module")
-def cluster(parts: Parts) -> Iterator[Cluster]:
+def cluster(release_parts: Parts) -> Iterator[Cluster]:
     """A control plane and a real node, with nothing of deviceshare but the images."""
     with running(Options(real_node=True, deviceshare=False, bare=True)) as sandbox:
-        sandbox.import_image(parts.image)
+        sandbox.import_image(release_parts.image)
         import_scheduler(sandbox)
         started = Cluster(sandbox)
         # Made by controllers and the kubelet, soon but not at once; what comes later is the tests'.
@@ -41,9 +41,9 @@ def cluster(parts: Parts) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def release(cluster: Cluster, parts: Parts) -> Iterator[Release]:
+def release(cluster: Cluster, release_parts: Parts) -> Iterator[Release]:
     """The chart, installed by Helm; all pods of it are ready."""
-    with Release(cluster, parts.chart) as installed:
+    with Release(cluster, release_parts.chart) as installed:
         installed.install()
         yield installed
 

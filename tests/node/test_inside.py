@@ -40,10 +40,10 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
 
 @pytest.fixture(scope="module")
 def release(
-    cluster: Cluster, parts: Parts, script: Script, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster, release_parts: Parts, script: Script, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Release]:
     """The chart with agents, all ready."""
-    with release_with_agents(cluster, parts, script, tmp_path_factory.mktemp("nvml")) as installed:
+    with release_with_agents(cluster, release_parts, script, tmp_path_factory.mktemp("nvml")) as installed:
         yield installed
 
 

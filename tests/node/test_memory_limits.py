@@ -30,7 +30,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
 
 @pytest.fixture(scope="module")
 def release(
-    cluster: Cluster, parts: Parts, script: Script, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster, release_parts: Parts, script: Script, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Release]:
     """The chart with agents that limit memory."""
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
@@ -38,7 +38,7 @@ def release(
     values = {"shares": {"memoryLimits": "agent"}}
     flags = {"extraArgs": [f"--cgroup-root={mount}"]}  # below /sys/fs/cgroup, where version 1 is mounted beside it
     scratch = tmp_path_factory.mktemp("nvml")
-    with release_with_agents(cluster, parts, script, scratch, agent=flags, **values) as installed:
+    with release_with_agents(cluster, release_parts, script, scratch, agent=flags, **values) as installed:
         yield installed
 
 
