@@ -97,7 +97,7 @@ def build_images(folder: Path, number: str) -> list[image.Image]:
     built = []
     for machine in image.MACHINES:
         if image.emulated(machine):
-            built.append(image.build(folder, number, machine))
+            built.append(image.build(folder, number, machine, fresh=True))
         else:
             _say(f"no image for {machine}: its programs don't run here; on Debian, install qemu-user-static")
     (folder / DIGESTS).write_text("".join(f"{each.digest}  {each.archive.name}\n" for each in built))

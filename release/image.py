@@ -2,8 +2,9 @@
 
 https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 
-The base and buildah's storage are kept in the cache: they are the same for every build. What pip needs is fetched
-beforehand, so that the build needs no network and none of this machine's settings for one. Needs root, and a Debian.
+The base and buildah's storage are kept in the cache, for tests; a release makes its base anew. What pip needs is
+fetched beforehand, so that the build needs no network and none of this machine's settings for one. Needs root, and a
+Debian.
 """
 
 import json
@@ -51,14 +52,17 @@ def emulated(machine: str) -> bool:
     return machine == architecture() or handler.exists()
 
 
-def build(folder: Path, version: str, machine: str) -> Image:
-    """Writes the archive, and the bill of materials of all that is in it, into the folder."""
+def build(folder: Path, version: str, machine: str, *, fresh: bool = False) -> Image:
+    """Writes the archive, and the bill of materials of all that is in it, into the folder.
+
+    With `fresh`, the base gets Debian's packages of today, and not those of the day on which it was first made here.
+    """
     progress = Progress()
     if packages := [package for tool, package in _TOOLS.items() if shutil.which(tool) is None]:
         debian.install(packages, progress)
     archive, name = folder / f"deviceshare-image-{machine}.tar", f"{REPOSITORY}:{tag(version)}"
     with locked(progress), tempfile.TemporaryDirectory() as scratch:
-        base, python = _base(machine, progress)
+        base, python = _base(machine, progress, fresh=fresh)
         with progress.stage(f"Fetching the image's wheels ({machine})"):
             secrets = _prepare(Path(scratch), machine, python)
         with progress.stage(f"Building the image ({machine})"):
@@ -115,13 +119,13 @@ def _prepare(scratch: Path, machine: str, python: str) -> list[str]:
     return [word for name, file in files.items() for word in ("--secret", f"id={name},src={scratch / file}")]
 
 
-def _base(machine: str, progress: Progress) -> tuple[str, str]:
+def _base(machine: str, progress: Progress, *, fresh: bool) -> tuple[str, str]:
     """The base image's name and its Python's version; makes it where this machine has none for its release."""
     release = _release()
     recipe = "-".join((release, machine, *_PACKAGES))
     name, made = f"localhost/deviceshare-base:{recipe}", cache_root() / f"base-{recipe}"
-    if not made.exists():
-        with progress.stage(f"Making a base image of {release} (once per machine)"):
+    if fresh or not made.exists():
+        with progress.stage(f"Making a base image of {release}"):
             made.write_text(_make_base(release, machine, name))
     return name, made.read_text()
 

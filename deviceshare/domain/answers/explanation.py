@@ -170,6 +170,7 @@ def explain_group(
         nodes = verdicts(fleet, group.request, fault)
         never = {} if fault else _never_fits(fleet, group.request, message)
         facts |= {**_outlook(group.request, nodes), **never, **_waiting(pods)}
+        facts["barred pods"] = group_status.cannot_join(fleet, group, pods)
     bound = _stated(group, partly_seen=partly_seen).get(group_status.IS_BOUND)
     return Explanation(subject, message, _known(facts), nodes, why=bound or group_status.bound(group, fleet, pods))
 

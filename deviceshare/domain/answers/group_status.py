@@ -35,7 +35,7 @@ from deviceshare.domain.placement.handover import handover_fault
 from deviceshare.domain.placement.holds import not_held, taken_by_others
 from deviceshare.domain.placement.inventory import Offer, take
 from deviceshare.domain.placement.join_obstacles import claimed_twice, ledger_fault, node_fault, recreating
-from deviceshare.domain.placement.node_choice import barred, is_lost, left_behind, moves, outsiders
+from deviceshare.domain.placement.node_choice import Barred, barred, is_lost, left_behind, moves, outsiders
 from deviceshare.domain.placement.replacement import is_current
 from deviceshare.domain.wording import listed
 
@@ -196,13 +196,21 @@ def _bound(
     else:
         mine = [pod for pod in pending if pod.metadata.key not in strangers]
         reason = (waits or WaitingReasons(fleet)).of_group(group, mine) or _nobody_asks(group)
-    if not pending:
-        return reason
+    unable = _unable(fleet, group, pending, outside) if pending else ""
+    return replace(reason, details=(*reason.details, f"pod {unable}")) if unable else reason
+
+
+def cannot_join(fleet: Fleet, group: Group, pods: Collection[Pod]) -> str:
+    """Which waiting pods can't join the group, and why one of them can't; "" for none."""
+    pending = [pod for pod in pods if not pod.spec.node_name and pod.pending]
+    return _unable(fleet, group, pending, outsiders(fleet, group, pending)) if pending else ""
+
+
+def _unable(fleet: Fleet, group: Group, pending: Collection[Pod], outside: Collection[Barred]) -> str:
+    strangers = {each.pod.metadata.key for each in outside}
     found = [*(each for each in barred(fleet, group, pending) if each.pod.metadata.key not in strangers), *outside]
-    if not found:
-        return reason
     names = listed((each.pod.metadata.key for each in found), most=1)
-    return replace(reason, details=(*reason.details, f"pod {names} can't join it: {found[0].reason}"))
+    return f"{names} can't join it: {found[0].reason}" if found else ""
 
 
 def _holds(group: Group, devices: dict[str, str]) -> Reason:

@@ -222,6 +222,8 @@ def test_a_scheduler_that_tries_nothing_is_told_while_pods_wait() -> None:
     assert fires("DeviceshareSchedulerStalled", Scrape(registry)) == {}
     off: Json = {"metrics": {"serviceMonitor": {"scheduler": False}}}
     assert "DeviceshareSchedulerStalled" not in alerts(off)
+    by_claim: Json = {"dra": {"holds": True, "handover": True}, "admission": "webhooks"}
+    assert "DeviceshareSchedulerStalled" not in alerts(by_claim)
 
 
 def test_a_full_quota_is_told_while_pods_wait() -> None:

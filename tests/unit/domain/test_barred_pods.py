@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
-from deviceshare.domain.answers.explanation import explain_pod
+from deviceshare.domain.answers.explanation import explain_group, explain_pod
 from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.objects.nodes import Affinity, Node, admits
 from deviceshare.domain.objects.pods import Pod
@@ -135,6 +135,16 @@ def test_condition_explain_and_picture_say_the_same_of_such_a_pod() -> None:
     assert wanted.phase == "Bound"
     assert explain_pod(fleet, pods[0], group, pods, fleet.node("n2")).message == str(reason)
     assert {each.why for each in draw(fleet, [group], pods).waiting} == {reason}
+
+
+def test_explain_names_such_a_pod_of_a_group_that_waits() -> None:
+    """Beside the nodes, where only the beginning of the condition is shown."""
+    fleet = a_fleet(*TWO, ledgers=FREE)
+    group, pods = a_group(), [_with(a_pod("p"), node_selector={"zone": "nowhere"})]
+    [reason] = [each.reason for each in barred(fleet, group, pods)]
+    explained = explain_group(fleet, group, pods, None)
+    assert explained.nodes
+    assert explained.facts["barred pods"] == f"ns/p can't join it: {reason}"
 
 
 def test_a_pod_whose_groups_node_is_cordoned_is_told_so() -> None:
