@@ -1,8 +1,8 @@
 """A command's cluster: its kubeconfig and context, time limits, retries, and the errors that people read.
 
-The Kubernetes client takes a third of a second to import. It is imported when the cluster is asked, not before: help,
-shell completion and `plan --nodes` don't need it. Nor is it needed to read a context's namespace, which commands take
-as kubectl does where none is named.
+What speaks to a cluster takes a third of a second to import. It is imported when the cluster is asked, not before:
+help, shell completion and `plan --nodes` don't need it. Nor is it needed to read a context's namespace, which commands
+take as kubectl does where none is named.
 https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/
 https://kubernetes.io/docs/reference/access-authn-authz/rbac/
 """
@@ -11,15 +11,16 @@ import asyncio
 import os
 import re
 import shlex
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import click
 
 from deviceshare.domain import contract
+from deviceshare.kube import kubeconfig
 from deviceshare.loops.ports import ApiError, Conflict, Forbidden, Unavailable
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ TRIES = 8
 LOOK_SECONDS = 0.3
 """Between two attempts, and between two polls."""
 
-DEFAULT: Final = "default"
 _POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Where a pod finds its own: https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/"""
 
@@ -56,9 +56,14 @@ class Target(NamedTuple):
     def namespace(self) -> str:
         """That of the context, or `default`."""
         try:
-            return namespace_of(self.files, self.context)
+            files = self.files
         except CannotAsk:  # who asks that cluster is told so
-            return DEFAULT
+            return kubeconfig.DEFAULT
+        if files:
+            return kubeconfig.load(files).namespace(self.context)
+        with suppress(OSError, UnicodeDecodeError):
+            return _POD.read_text(encoding="utf-8").strip() or kubeconfig.DEFAULT
+        return kubeconfig.DEFAULT
 
     @property
     def files(self) -> str | None:
@@ -87,8 +92,9 @@ class Target(NamedTuple):
 
     async def _ask(self, question: Callable[["Api"], Awaitable[T]], seconds: float | None) -> T:
         from deviceshare import logs  # noqa: PLC0415
+        from deviceshare.kube.access import NotConfigured  # noqa: PLC0415
         from deviceshare.kube.api import Api  # noqa: PLC0415
-        from deviceshare.kube.connection import NotConfigured, connect  # noqa: PLC0415
+        from deviceshare.kube.connection import connect  # noqa: PLC0415
 
         logs.configure("auto", "error")  # on stderr: stdout may be a pipe
         try:
@@ -103,51 +109,6 @@ class Target(NamedTuple):
         except TimeoutError as error:
             text = "The cluster did not answer in time; see whether it is ready with: kubectl get --raw /readyz"
             raise CannotAsk(text) from error
-
-
-def namespace_of(files: str | None, context: str | None) -> str:
-    """The namespace of `context`, or of the current one; `default` where it names none or can't be read.
-
-    `files` are separated as in KUBECONFIG: the first that names a current context, or this context, counts. None is a
-    pod without a kubeconfig, which has a namespace of its own.
-    """
-    if files is None:
-        return _text(_POD).strip() or DEFAULT
-    documents = _documents(files)
-    wanted = context or next((name for each in documents if (name := each.get("current-context"))), None)
-    namespace = next((body for name, body in _contexts(documents) if name == wanted), {}).get("namespace")
-    return namespace if isinstance(namespace, str) and namespace else DEFAULT
-
-
-def contexts_of(files: str | None) -> list[str]:
-    """The names of all contexts in these files."""
-    return sorted({name for name, _ in _contexts(_documents(files or "")) if isinstance(name, str)})
-
-
-def _documents(files: str) -> list[dict[str, Any]]:
-    """What stands in the files that can be read."""
-    import yaml  # noqa: PLC0415 - help doesn't need it
-
-    documents = []
-    for file in filter(None, files.split(os.pathsep)):
-        with suppress(yaml.YAMLError):
-            documents.append(yaml.safe_load(_text(Path(file))))
-    return [each for each in documents if isinstance(each, dict)]
-
-
-def _contexts(documents: list[dict[str, Any]]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    for document in documents:
-        listed = document.get("contexts")
-        for each in listed if isinstance(listed, list) else ():
-            if isinstance(each, dict) and isinstance(each.get("context"), dict):
-                yield each.get("name"), each["context"]
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 async def retry_on_conflict(attempt: Callable[[], Awaitable[T]]) -> T:

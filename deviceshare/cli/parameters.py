@@ -18,10 +18,11 @@ from typing import Any, Final
 import click
 from msgspec import Struct, field
 
-from deviceshare.cli.cluster import CannotAsk, Target, contexts_of
+from deviceshare.cli.cluster import CannotAsk, Target
 from deviceshare.domain import contract
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.wording import listed
+from deviceshare.kube import kubeconfig
 from deviceshare.loops.ports import ApiError, Cluster, Kind
 
 SECONDS: Final = 2.0
@@ -54,7 +55,7 @@ def _offered(
     """The names that begin with the incomplete word; None means the context's namespace."""
     with redirect_stderr(io.StringIO()):
         try:
-            import_module("deviceshare.kube.kubeconfig")  # a slow import is not the cluster's delay
+            import_module("deviceshare.kube.api")  # a slow import is not the cluster's delay
             target = _target(ctx)
             within = target.namespace if namespace is None else namespace
             found = target.ask(lambda api: api.list(kind, namespace=within), seconds=SECONDS)
@@ -104,7 +105,9 @@ def complete_group_or_pod(ctx: click.Context, parameter: click.Parameter, incomp
 def complete_contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Names of the kubeconfig's contexts."""
     with suppress(CannotAsk):
-        return [name for name in contexts_of(_target(ctx).files) if name.startswith(incomplete)]
+        return [
+            name for name in sorted(kubeconfig.load(_target(ctx).files or "").contexts) if name.startswith(incomplete)
+        ]
     return []
 
 

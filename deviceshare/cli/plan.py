@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from deviceshare.cli.cluster import DEFAULT, Target
+from deviceshare.cli.cluster import Target
 from deviceshare.cli.inspect_view import nodes as nodes_table
 from deviceshare.cli.inspect_view import total
 from deviceshare.cli.manifests import Manifests, given, wanted
@@ -22,6 +22,7 @@ from deviceshare.domain.objects.nodes import admits
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.workloads import admitted, pod_on
 from deviceshare.domain.wording import counted, listed
+from deviceshare.kube import kubeconfig
 from deviceshare.kube.mirrors import without_affinity, without_selector
 
 WAITS = 3
@@ -65,7 +66,7 @@ def plan(
     node selectors and required node affinity as kube-scheduler does. CPU, memory and pods beside are not. What you
     may not read is not considered, and said.
     """
-    within = namespace or (DEFAULT if nodes else target.namespace)
+    within = namespace or (kubeconfig.DEFAULT if nodes else target.namespace)
     new = wanted(files, within)
     if not new.groups and not new.pods:
         note(new.notes)

@@ -244,18 +244,9 @@ def is_cdi_annotation(key: str) -> bool:
 
     It reads the domain alone, with `/pod`, and with `/container.NAME` behind it, of which the latter wins.
     """
-    return key.partition("/")[0] in _cdi_domains(VENDORS)
-
-
-def any_cdi_annotation(keys: Iterable[str]) -> bool:
-    """Whether `is_cdi_annotation` holds of any of them; asked of every pod of a group at each look."""
-    domains = _cdi_domains(VENDORS)
-    for key in keys:  # noqa: SIM110 a generator would be a call for each pod
-        if key.partition("/")[0] in domains:
-            return True
-    return False
+    return key.partition("/")[0] in cdi_domains(VENDORS)
 
 
 @lru_cache(maxsize=2)
-def _cdi_domains(table: tuple[Vendor, ...]) -> frozenset[str]:
+def cdi_domains(table: tuple[Vendor, ...]) -> frozenset[str]:
     return frozenset(vendor.cdi_annotation.partition("/")[0] for vendor in table if vendor.cdi_annotation)

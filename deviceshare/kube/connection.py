@@ -1,104 +1,17 @@
-"""A connection to the API server: where it is, and who we are there."""
+"""A connection pool to the API server, and how long a request may take."""
 
 import asyncio
-import os
-import ssl
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import aiohttp
-import structlog
-from msgspec import Struct
 from yarl import URL
 
 from deviceshare import __version__
+from deviceshare.kube.access import Access, NoCredentials, read_kubeconfig, read_service_account
 from deviceshare.kube.refusals import refusal
 from deviceshare.loops.ports import Unavailable
-
-# The way to an API server: where it is, how its certificate is checked, and who we are to it.
-
-
-async def _nothing() -> None:
-    return None
-
-
-class Access(Struct, frozen=True):
-    """As a service account or a kubeconfig file says it."""
-
-    server: str
-    tls: ssl.SSLContext
-    authorization: Callable[[], Awaitable[str | None]]
-    """The header `Authorization` as it is now, if there is one, before each request; raises NoCredentials."""
-    proxy: str | None = None
-    server_name: str | None = None
-    """The name that the server's certificate bears, where it isn't the server's."""
-    refresh: Callable[[], Awaitable[None]] = _nothing
-    """Keeps the credentials fresh until cancelled, or returns at once where nothing has to be done."""
-
-
-class NoCredentials(Exception):
-    """The credentials can't be had now; a later request may get them."""
-
-
-class NotConfigured(Exception):
-    """There is no usable configuration; the text names the way out."""
-
-
-# A pod's service account: how whatever runs in the cluster reaches its API server.
-# https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/#directly-accessing-the-rest-api
-
-log = structlog.get_logger(__name__)
-
-DIRECTORY: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-FRESH_SECONDS: Final = 60.0
-"""For so long a token is used before its file is read again: the kubelet renews it long before it expires."""
-
-
-def read_service_account(directory: Path = DIRECTORY, environment: Mapping[str, str] = os.environ) -> Access:
-    """Raises NotConfigured outside of a pod, and in a pod without its service account."""
-    host, port = (environment.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
-    try:
-        if not (host and port):
-            raise ValueError("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
-        tls = ssl.create_default_context(cafile=directory / "ca.crt")
-        token = _Token(directory / "token")
-    except (OSError, ValueError) as error:
-        raise NotConfigured(
-            f"no service account of a pod: {error}; name a kubeconfig file with --kubeconfig"
-        ) from error
-    return Access(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", tls, token.authorization)
-
-
-class _Token:
-    """The token as its file has it."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._read_at = time.monotonic()
-        self._text = self._read()
-
-    async def authorization(self) -> str:
-        if time.monotonic() - self._read_at > FRESH_SECONDS:
-            self._read_at = time.monotonic()
-            try:
-                self._text = self._read()
-            except (OSError, ValueError) as error:
-                # The token of before may well be valid still; if it isn't, the API server says so.
-                log.warning("Service account token could not be read", error=str(error))
-        return f"Bearer {self._text}"
-
-    def _read(self) -> str:
-        """Raises OSError, or ValueError where the file is empty."""
-        text = self._file.read_text().strip()
-        if not text:
-            raise ValueError(f"{self._file} is empty")
-        return text
-
-
-# One connection pool to the API server, and how long a request may take.
 
 CONNECT_TIMEOUT = 3.0
 """Seconds for a TCP connection; the API server is near or it is down."""
@@ -191,7 +104,7 @@ async def connect(kubeconfig: str | None = None, context: str | None = None) -> 
 
     Credentials are kept fresh as long as the connection is open. Raises NotConfigured.
     """
-    access = await _access(kubeconfig, context)
+    access = read_service_account() if kubeconfig is None else await read_kubeconfig(kubeconfig, context)
     session = aiohttp.ClientSession(
         connector=_Connector(limit=POOL_SIZE, ssl=access.tls, keepalive_timeout=KEEPALIVE),
         headers=HEADERS,
@@ -206,12 +119,3 @@ async def connect(kubeconfig: str | None = None, context: str | None = None) -> 
     finally:
         refreshing.cancel()
         await asyncio.wait({refreshing})
-
-
-async def _access(kubeconfig: str | None, context: str | None) -> Access:
-    if kubeconfig is None:
-        return read_service_account()
-    # Only here: it costs 11 MiB and a third of a second, which nothing that runs in a cluster has to pay (decision 11).
-    from deviceshare.kube import kubeconfig as files  # noqa: PLC0415
-
-    return await files.read(kubeconfig, context)

@@ -1,71 +1,66 @@
-"""A kubeconfig file, read by the Kubernetes client: how people's commands reach a cluster (decision 11).
+"""Kubeconfig files: their contexts, and the cluster and the user of one.
 
-https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/
+Files are separated as in KUBECONFIG. The first that names a current context counts, and so does the first with an entry
+of a name. A file that can't be read has no entries.
+https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/#merging-kubeconfig-files
 """
 
-import asyncio
-from functools import partial
-from typing import Any, Final
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-import structlog
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.client.rest import RESTClientObject
-from kubernetes.aio.config import ConfigException, load_kube_config, refresh_token
-
-from deviceshare.kube.connection import Access, NoCredentials, NotConfigured
-
-log = structlog.get_logger(__name__)
-
-RETRY_SECONDS: Final = 60.0
-"""After a token could not be refreshed."""
+DEFAULT: Final = "default"
+"""The namespace where a context names none."""
+_KINDS: Final = {"contexts": "context", "clusters": "cluster", "users": "user"}
 
 
-async def read(files: str, context: str | None) -> Access:
-    """What the context, or the current one, says in these files, which are separated as in KUBECONFIG.
+class Entry(NamedTuple):
+    """A context, a cluster or a user."""
 
-    Tokens are refreshed: an exec plugin's, an OpenID Connect provider's and Google's by asking again.
-
-    Raises:
-        NotConfigured: they can't be read, or say something that can't be used.
-    """
-    configuration = Configuration(retries=False)
-    try:
-        loader = await load_kube_config(files, context, configuration)  # type: ignore[no-untyped-call]
-        tls = RESTClientObject(configuration).ssl_context
-    except Exception as error:  # the loader meets an odd file with whatever it stumbles over
-        why = " ".join(str(error).split())
-        raise NotConfigured(f"kubeconfig {files}: {why}; name a kubeconfig file with --kubeconfig") from error
-    return Access(
-        configuration.host,
-        tls,
-        partial(_authorization, configuration),
-        configuration.proxy or _environment_proxy(configuration.host),
-        configuration.tls_server_name or None,
-        partial(_refresh, loader, configuration),
-    )
+    body: dict[str, Any]
+    folder: Path
+    """Of its file, to which its relative paths refer."""
 
 
-async def _authorization(configuration: Configuration) -> str | None:
-    try:
-        return await configuration.get_api_key_with_prefix("BearerToken")
-    except ConfigException as error:
-        raise NoCredentials(str(error)) from error
+class Kubeconfig(NamedTuple):
+    current: str
+    """The name of the current context; "" where there is none."""
+    contexts: dict[str, Entry]
+    clusters: dict[str, Entry]
+    users: dict[str, Entry]
+
+    def context(self, name: str | None) -> dict[str, Any]:
+        """The context of that name, or the current one; raises KeyError."""
+        return self.contexts[name or self.current].body
+
+    def namespace(self, context: str | None) -> str:
+        """That of the context, or of the current one."""
+        entry = self.contexts.get(context or self.current)
+        named = entry.body.get("namespace") if entry else None
+        return named if isinstance(named, str) and named else DEFAULT
 
 
-def _environment_proxy(server: str) -> str | None:
-    """The proxy by which HTTPS_PROXY, HTTP_PROXY and NO_PROXY have us reach the server, if any."""
-    parts = urlsplit(server)
-    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+def load(files: str) -> Kubeconfig:
+    """What stands in the files that can be read."""
+    documents = [*_documents(files)]
+    current = next((name for _, each in documents if (name := each.get("current-context"))), "")
+    found: dict[str, dict[str, Entry]] = {section: {} for section in _KINDS}
+    for path, document in documents:
+        for section, kind in _KINDS.items():
+            listed = document.get(section)
+            for each in listed if isinstance(listed, list) else ():
+                if isinstance(each, dict) and isinstance(each.get(kind), dict) and isinstance(each.get("name"), str):
+                    found[section].setdefault(each["name"], Entry(each[kind], path.parent))
+    return Kubeconfig(str(current), **found)
 
 
-async def _refresh(loader: Any, configuration: Configuration) -> None:
-    while True:
-        try:
-            await refresh_token(loader, configuration)  # type: ignore[no-untyped-call]
-            return  # nothing in this kubeconfig is ever refreshed
-        except Exception:
-            # Whatever a plugin does, the token we have may still be good, and the next try may work.
-            log.exception("Connection failed to refresh its token")
-            await asyncio.sleep(RETRY_SECONDS)
+def _documents(files: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    import yaml  # noqa: PLC0415 - help doesn't need it
+
+    for path in (Path(file).expanduser() for file in files.split(os.pathsep) if file):
+        with suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
+            document = yaml.safe_load(path.read_text(encoding="utf-8"))
+            if isinstance(document, dict):
+                yield path, document

@@ -5,6 +5,7 @@ import http.client
 import json
 import ssl
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,10 @@ class Reads:
         path = "/".join([prefix, *(["namespaces", namespace] if namespaced else []), plural, *([name] if name else [])])
         with self._one_at_a_time:
             status, answer = self._ask(path)
+            deadline = time.monotonic() + _SECONDS
+            while status == http.HTTPStatus.TOO_MANY_REQUESTS and time.monotonic() < deadline:
+                time.sleep(0.1)  # as after a CRD was changed: "storage is (re)initializing"
+                status, answer = self._ask(path)
         assert status == 200, f"GET {path}: {status} {answer}"
         found = json.loads(answer)
         if name:

@@ -249,8 +249,8 @@ class Attacker:
             await asyncio.sleep(0.01)
 
 
-POLICIES = 5
-"""Of bypasses, groups, injection, NodeDevices and pods."""
+POLICIES = 6
+"""Of agents' tokens, bypasses, groups, injection, NodeDevices and pods."""
 
 
 @since(36)

@@ -76,7 +76,8 @@ def desired_status(
         now: RFC 3339, the time of a transition.
         waits: of the same fleet, where many groups are asked about.
     """
-    ledger = fleet.ledger(group.node) if group.node else None
+    node = group.node
+    ledger = fleet.ledger(node) if node else None
     health, devices = _health(group, ledger, home, pods), _selected(group, ledger)
     users = sorted(fleet.pods(group.uid))
     status = _status(group, _bound(group, fleet, pods, devices, waits), health, devices, now)
@@ -98,18 +99,18 @@ def status_once_bound(group: Group, node: Node, ledger: NodeDevices, pod: str, n
 
 def _status(group: Group, is_bound: Reason, health: Reason, devices: dict[str, str], now: str) -> GroupStatus:
     """All but who uses the group."""
-    healthy = _HEALTHY.get(health.kind, FALSE)
+    node, deleting, healthy = group.node, group.deleting, _HEALTHY.get(health.kind, FALSE)
     ready, why = _ready(group, is_bound, healthy, health)
     wants = ", ".join(f"{resource}: {count}" for resource, count in sorted(group.spec.resources.items()))
     return replace(
         group.status,
-        phase=TERMINATING if group.deleting else PENDING if not group.node else DEGRADED if healthy == FALSE else BOUND,
-        reason="" if group.node and not group.deleting and ready == TRUE else why.kind.value,
+        phase=TERMINATING if deleting else PENDING if not node else DEGRADED if healthy == FALSE else BOUND,
+        reason="" if node and not deleting and ready == TRUE else why.kind.value,
         wants=wants,
         devices=described(devices) if len(devices) > 1 else "".join(devices.values()),
         selected_devices=devices,
         conditions=[
-            _condition(group, IS_BOUND, TRUE if group.node else FALSE, is_bound, now),
+            _condition(group, IS_BOUND, TRUE if node else FALSE, is_bound, now),
             _condition(group, IS_HEALTHY, healthy, health, now),
             _condition(group, IS_READY, ready, why, now),
         ],
@@ -127,7 +128,10 @@ def _ready(group: Group, is_bound: Reason, healthy: str, health: Reason) -> tupl
 
 
 def _condition(group: Group, type_: str, status: str, reason: Reason, now: str) -> Condition:
-    before = next((condition for condition in group.status.conditions if condition.type == type_), None)
+    before = None
+    for each in group.status.conditions:
+        if each.type == type_:
+            before = each
     return Condition(
         type=type_,
         status=status,
@@ -256,18 +260,19 @@ def _of_node(group: Group, home: Node | None, pods: Collection[Pod]) -> Reason |
 
 def _of_devices(group: Group, ledger: NodeDevices | None, home: Node | None, pods: Collection[Pod]) -> Reason:
     """Whether the devices of a group on a good node are healthy and its own."""
-    node, recreate, rebind = group.node, recreating(group.holder), f"deviceshare rebind {group.name}"
+    node, holder, rebind = group.node, group.holder, f"deviceshare rebind {group.name}"
+    recreate = recreating(holder)
     if ledger is not None and (fault := ledger_fault(ledger)):
         return fault
-    claim = ledger.claims.get(group.uid) if ledger else None
+    claim = ledger.claims.get(holder.uid) if ledger else None
     if ledger is None or claim is None or home is None:
         text = f"its claim on node {node} is missing: it is restored from its pods; without any the group leaves"
         return Reason(ReasonKind.CLAIM_MISSING, text, f"if this stays, {recreate}")
     seen, offer = _as_now(home, ledger)
     states = device_states(seen)
-    if twice := claimed_twice([state for state in states if state.claimed_twice], group.holder):
+    if twice := claimed_twice([state for state in states if state.claimed_twice], holder):
         return replace(twice, text=f"{twice.text}, on node {node}")
-    mine = held_by(states, group.uid)
+    mine = held_by(states, holder.uid)
     if unhealthy := unhealthy_among(mine):
         cure = f"take other devices with {rebind}, or repair the node"
         return Reason(ReasonKind.DEVICES_UNHEALTHY, f"{unhealthy} on node {node}", cure)
@@ -281,15 +286,15 @@ def _of_devices(group: Group, ledger: NodeDevices | None, home: Node | None, pod
     if fault := handover_fault(ledger, claim):
         return replace(fault, text=f"no further pod can be given its devices on node {node}: {fault.text}")
     if given_away := [state for state in mine if state.pod or state.resource_claim]:
-        used = any(pod.lives and pod.holder_uid == group.uid for pod in pods)
-        waits = not_held(ledger, group.uid) if taken_by_others(ledger, group.uid) and not used else None
+        used = any(pod.lives and pod.holder_uid == holder.uid for pod in pods)
+        waits = not_held(ledger, holder.uid) if taken_by_others(ledger, holder.uid) and not used else None
         return waits or _given_away(given_away, node, rebind)  # The group leaves then.
     if left := selected(state.device for state in mine if state.left):
         text = f"no placeholder pod on node {node} has {described(left)}, so the device plugin may allocate it"
         return Reason(ReasonKind.DEVICES_NOT_RESERVED, f"{text} to another pod", f"take others with {rebind}")
     cordoned = f"; it is cordoned: no pod goes there until kubectl uncordon {node}" if home.spec.unschedulable else ""
     text = f"node {node} is Ready and has all its devices{cordoned}"
-    mine_sealed = (pod for pod in pods if pod.sealed and pod.lives and pod.holder_uid == group.uid)
+    mine_sealed = (pod for pod in pods if pod.sealed and pod.lives and pod.holder_uid == holder.uid)
     if outdated := sorted(pod.metadata.key for pod in mine_sealed if not is_current(pod, ledger, claim)):
         keys = f"{', '.join(outdated[:_SHOWN_PODS])}{' …' if len(outdated) > _SHOWN_PODS else ''}"
         return Reason(

@@ -312,7 +312,7 @@ class Group(Struct, frozen=True, gc=False, rename="camel"):
     @property
     def holder(self) -> Holder:
         """The group as a holder of devices."""
-        return Holder(self.uid, GROUP, self.name)
+        return Holder(self.metadata.uid, GROUP, self.metadata.name)
 
     @property
     def request(self) -> Request:

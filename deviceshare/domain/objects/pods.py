@@ -227,7 +227,8 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
     @property
     def lives(self) -> bool:
         """Whether the pod's containers may be using devices. A pod being deleted may, until it is removed."""
-        return (bool(self.node) or self.metadata.hides("spec.nodeName")) and not self.finished
+        somewhere = bool(self.spec.node_name or self.placed_on) or self.metadata.hides("spec.nodeName")
+        return somewhere and not self.finished
 
     def lives_on(self, node: str) -> bool:
         """Whether it may be using devices of the node; a pod whose node can't be read may be on any."""
@@ -241,7 +242,7 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
     @property
     def pending(self) -> bool:
         """Whether devices may still be allocated to the pod: it is neither bound nor placed."""
-        return not self.node and not self.finished
+        return not (self.spec.node_name or self.placed_on or self.finished)
 
     @property
     def gates(self) -> list[str]:
@@ -290,7 +291,11 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         At each start of a container, runtimes pass to their NRI plugins the annotations that the pod's sandbox was
         created with (containerd/containerd, `internal/cri/nri`).
         """
-        return vendors.any_cdi_annotation(self.metadata.annotations)
+        domains = vendors.cdi_domains(vendors.VENDORS)
+        for key in self.metadata.annotations:  # noqa: SIM110 a generator would be a call for each pod
+            if key.partition("/")[0] in domains:
+                return True
+        return False
 
     @property
     def rebind(self) -> str:

@@ -158,7 +158,7 @@ class DeviceState(Struct, frozen=True):
     @property
     def offered(self) -> bool:
         """Whether the node has it for groups, whoever has it now."""
-        return not self.lost and not self.withheld
+        return self.health is not Health.LOST and not self.withheld
 
     @property
     def split(self) -> bool:

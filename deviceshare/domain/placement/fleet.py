@@ -69,18 +69,19 @@ class Homes:
     """Mutable, but pure."""
 
     def __init__(self) -> None:
-        self._living: dict[str, dict[str, str]] = {}
+        self.living: dict[str, dict[str, str]] = {}
+        """By the holder's UID the live pods with its devices: `namespace/name` → node."""
         self._claims: dict[str, str] = {}
 
     def set_living(self, uid: str, pod: str, node: str) -> None:
         """Takes in where a pod that received devices of the holder `uid` lives; "" when it no longer does."""
-        pods = self._living.setdefault(uid, {})
+        pods = self.living.setdefault(uid, {})
         if node:
             pods[pod] = node
         else:
             pods.pop(pod, None)
         if not pods:
-            del self._living[uid]
+            del self.living[uid]
 
     def set_claims(self, node: str, before: Iterable[str], after: Iterable[str]) -> None:
         """Takes in which holders, by UID, have claims on the node, and which had."""
@@ -89,10 +90,6 @@ class Homes:
                 del self._claims[uid]
         for uid in after:
             self._claims[uid] = node
-
-    def pods(self, uid: str) -> dict[str, str]:
-        """The live pods with devices of the holder `uid`: `namespace/name` → node."""
-        return self._living.get(uid, {})
 
     def of(self, request: Request, assumed: Assumption | None) -> str:
         """Where the holder is: by its own word, by its pods, by the bind under way, and by its claim, in this order.
@@ -104,7 +101,7 @@ class Homes:
         uid = request.holder.uid
         if request.node:
             return request.node
-        if living := self._living.get(uid):
+        if living := self.living.get(uid):
             return next(iter(living.values()))
         return assumed.node if assumed else self._claims.get(uid, "")
 
@@ -114,7 +111,7 @@ class Homes:
         A pod may leave its claim behind, unless it was bound by it, or is being bound: its Binding decides where it
         lives, and the claim is collected. A group's claim holds it, since others may have joined by it.
         """
-        if request.holder.kind == POD and not assumed and request.holder.uid not in self._living:
+        if request.holder.kind == POD and not assumed and request.holder.uid not in self.living:
             return ""
         return self.of(request, assumed)
 
@@ -306,7 +303,7 @@ class Fleet:
 
     def pods(self, uid: str) -> dict[str, str]:
         """The live pods with devices of the holder `uid`: `namespace/name` → node."""
-        return self._homes.pods(uid)
+        return self._homes.living.get(uid, {})
 
     def held(self, uid: str, name: str) -> Devices | None:
         """What the claim of the holder `uid` on the node holds; None where its ledger has no such claim."""

@@ -128,12 +128,13 @@ def annotations_of(devices: Iterable[Device], handover: Mapping[str, str]) -> di
 
 def handover_fault(ledger: NodeDevices, claim: Claim) -> Reason | None:
     """Why the claim's devices can't be handed over to any further pod."""
-    if silent := mute(claim.devices, ledger.status.handover):
+    devices, handover = claim.devices, ledger.status.handover
+    if silent := mute(devices, handover):
         here = ledger.present(silent[0])
         why = next((w for w in ledger.status.withheld if here in map(ledger.present, w.devices)), None)
         text = why.reason if why else f"{silent[0]} can't be handed over to containers"
         return Reason(ReasonKind.NOT_HANDED_OVER, text, why.cure if why else "")
-    if numbered := unspeakable(claim.devices, ledger.status.handover):
+    if numbered := unspeakable(devices, handover):
         text = f"{numbered[0]} was claimed before its UUID was known, and the node's runtime takes UUIDs only"
         cure = f"delete the group's pods and the group (kubectl delete sdg {claim.holder_name}), and recreate both"
         cure = "delete and recreate the pod" if claim.pod else cure
@@ -452,7 +453,7 @@ def steady(now: Publication, ledger: NodeDevices) -> Publication:
         return replace(now, devices=[part for part in now.devices if not part.lost])
     numbered = _numbered(ledger, now)
     if numbered:
-        return Publication(now.driver, withheld=[*_without_devices(now), *numbered])
+        return Publication(now.driver, withheld=[*(each for each in now.withheld if not each.devices), *numbered])
     known, troubled = {part.uuid for part in now.devices}, {each.resource for each in now.withheld if not each.devices}
     held = {device.uuid for claim in ledger.claims.values() for device in _reserved(claim)}
     missing = [part for part in ledger.status.published.devices if part.uuid in held - known]
@@ -484,10 +485,6 @@ def _numbered(ledger: NodeDevices, now: Publication) -> list[Withheld]:
             cure = "recreate those, or run deviceshare's agent there (agent.enabled=true)"
             found.append(Withheld(resource, reason, cure))
     return found
-
-
-def _without_devices(now: Publication) -> list[Withheld]:
-    return [each for each in now.withheld if not each.devices]
 
 
 def _gone(resource: str) -> Withheld:

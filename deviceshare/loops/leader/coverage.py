@@ -41,7 +41,7 @@ class Coverage:
 
     def change_pod(self, change: ObjectChange[Pod]) -> None:
         """Enqueues the node of a pod that no claim covers, or that was reported."""
-        for pod in change.sides:
+        for pod in change.sides if self._reported else ():
             if pod.metadata.uid in self._reported.get(pod.node, ()):
                 self.queue.add(pod.node)
         new = change.new

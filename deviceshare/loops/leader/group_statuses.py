@@ -195,8 +195,9 @@ class GroupStatuses:
 
     async def _repair(self, group: Group) -> bool:
         """Restores the node of a group whose status was lost, or which claim it is bound by; whether that is done."""
-        if group.node:
-            seen = self._context.fleet.ledger(group.node)
+        node = group.node
+        if node:
+            seen = self._context.fleet.ledger(node)
             claim = seen.claims.get(group.uid) if seen else None
             unnamed = claim is not None and claim.token not in ("", group.status.claim_token)
             written = await repair.name_claim(self._context.cluster, group.name) if unnamed else None
@@ -208,7 +209,7 @@ class GroupStatuses:
         if written is None:
             return False
         self._context.groups.put(written)
-        if not group.node:
+        if not node:
             log.warning("Repaired status of group", group=group.name, node=written.node)
             text = f"its status was lost; its pods run on node {written.node}"
             self._context.recorder.note(subject_of(group), "Repaired", text)
@@ -217,19 +218,20 @@ class GroupStatuses:
     def _note(self, group: Group, known: _GroupState) -> None:
         """Takes in what is so as the group is looked at."""
         fleet, now, pending = self._context.fleet, self._context.clock(), self._context.index.pending[group.name]
-        assumed, has_pods = fleet.assumed(group.uid) is not None, bool(fleet.pods(group.uid))
+        node, uid = group.node, group.uid
+        assumed, has_pods = fleet.assumed(uid) is not None, bool(fleet.pods(uid))
         triable = [pod for pod in pending if not pod.gates]
         untried = bool(triable) and not any(pod.refusal for pod in triable)
-        if group.node or not (assumed or untried or has_pods):
+        if node or not (assumed or untried or has_pods):
             known.unsettled = None
         elif assumed or known.unsettled is None:
             known.unsettled = now  # While a bind is at it, however long its pods waited.
-        if not group.node or has_pods or group.status.idle_since:
+        if not node or has_pods or group.status.idle_since:
             known.first_pod_awaited = None
-        elif known.node != group.node:
+        elif known.node != node:
             known.first_pod_awaited = now
-        known.node = group.node
-        known.waits_for = None if group.node else self._context.waits.of(group)
+        known.node = node
+        known.waits_for = None if node else self._context.waits.of(group)
         known.choosy = any(pod.spec.node_selector or pod.spec.affinity for pod in pending)
         self._warn_barred(group, known, pending)
 
@@ -243,15 +245,15 @@ class GroupStatuses:
 
     async def _desired(self, group: Group) -> GroupStatus:
         # The mirrors of groups and ledgers are not in step: a ledger is only missing when a read says so.
-        ledger = self._context.fleet.ledger(group.node)
+        node = group.node
+        ledger = self._context.fleet.ledger(node)
         claimed = ledger is not None and (group.uid in ledger.claims or bool(ledger.metadata.unreadable))
-        missing = group.node and not claimed
-        if missing and (seen := await find(self._context.cluster, NODE_DEVICES, group.node)):
+        if node and not claimed and (seen := await find(self._context.cluster, NODE_DEVICES, node)):
             self._context.ledgers.put(seen)
         fleet, pods, waits = self._context.fleet, self._context.index.named[group.name], self._context.waits
-        home = fleet.node(group.node) if group.node else None
-        if group.node and home is None:  # The mirror holds shared nodes only; one that is missing there may exist.
-            home = await find(self._context.cluster, NODES, group.node)
+        home = fleet.node(node) if node else None
+        if node and home is None:  # The mirror holds shared nodes only; one that is missing there may exist.
+            home = await find(self._context.cluster, NODES, node)
         return group_status.desired_status(group, fleet, home=home, pods=pods, now=timestamps.now(), waits=waits)
 
     def _record(self, group: Group, now: Condition) -> None:

@@ -133,12 +133,12 @@ class Releaser:
 
     def change_pod(self, change: ObjectChange[Pod]) -> None:
         """Enqueues the claims of the holder of a changed pod, where a release may have waited for the change."""
-        old, new = change.old, change.new
+        old, new, sides = change.old, change.new, change.sides
         if old and (old.metadata.unreadable or not (new and new.lives)):
             self._enqueue_holder(old.holder_name)
-        if any(pod.share for pod in change.sides):
+        if any(pod.share for pod in sides):
             self._enqueue_holder(change.key)
-        for name in {pod.group for pod in change.sides if pod.group}:
+        for name in {pod.group for pod in sides} - {""}:
             group = self._context.groups.get(name)
             if group and (group.status.idle_since or group.deleting):
                 self.queue.add(own_key(group))

@@ -42,11 +42,11 @@ class Resizer:
     def change_pod(self, change: ObjectChange[Pod]) -> None:
         """Enqueues a pod that asks for a size."""
         old, new = change.old, change.new
-        asks = new is not None and new.lives and contract.RESIZE in new.metadata.annotations
-        if old and old.node in self._asking and not asks:
+        asks = new is not None and contract.RESIZE in new.metadata.annotations and new.lives
+        if old and self._asking and old.node in self._asking and not asks:
             self._asking[old.node].discard(change.key)
             self._said.pop(change.key, None)
-        if new and new.node and asks:
+        if new and asks and new.node:
             self._asking.setdefault(new.node, set()).add(change.key)
             self.queue.add(change.key)
 

@@ -8,9 +8,9 @@ import yaml
 from aiohttp import web
 from click.testing import CliRunner
 
-from deviceshare.cli.cluster import namespace_of
 from deviceshare.cli.main import candidates, main
 from deviceshare.cli.parameters import did_you_mean
+from deviceshare.kube.kubeconfig import load
 from tests.unit.cli.servers import served
 from tests.unit.kube.scripted import status
 
@@ -100,4 +100,5 @@ def test_the_contexts_namespace_is_found_as_kubectl_finds_it(tmp_path: Path) -> 
     two.write_text("current-context: a\ncontexts: [{name: a, context: {namespace: late}}]")
     odd.write_text("{")
     files = f"{odd}:{one}:{two}"
-    assert [namespace_of(files, each) for each in (None, "a", "b", "c")] == ["lab", "lab", "default", "default"]
+    config = load(files)
+    assert [config.namespace(each) for each in (None, "a", "b", "c")] == ["lab", "lab", "default", "default"]

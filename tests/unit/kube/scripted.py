@@ -71,7 +71,7 @@ async def accepted() -> None:
     await asyncio.sleep(0.01)
 
 
-def kubeconfig(directory: Path, server: str, authority: Path | None = None) -> str:
+def kubeconfig(directory: Path, server: str, authority: Path | None = None, **user: str) -> str:
     path = directory / "kubeconfig"
     trusted = {"certificate-authority": str(authority)} if authority else {}
     path.write_text(
@@ -80,7 +80,7 @@ def kubeconfig(directory: Path, server: str, authority: Path | None = None) -> s
                 "apiVersion": "v1",
                 "kind": "Config",
                 "clusters": [{"name": "c", "cluster": {"server": server, **trusted}}],
-                "users": [{"name": "u", "user": {"token": "a-token"}}],
+                "users": [{"name": "u", "user": user or {"token": "a-token"}}],
                 "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
                 "current-context": "x",
             }

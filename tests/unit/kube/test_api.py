@@ -11,8 +11,9 @@ from kubernetes.aio.config import ConfigException
 
 from deviceshare import __version__
 from deviceshare.kube import api as api_module
+from deviceshare.kube.access import NotConfigured
 from deviceshare.kube.api import Api
-from deviceshare.kube.connection import NotConfigured, connect
+from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
 from deviceshare.loops.ports import (
     AlreadyExists,
@@ -158,7 +159,8 @@ async def test_a_token_that_cannot_be_refreshed_is_an_api_error(
     async def refuse(_: object, identifier: str) -> None:
         raise ConfigException(f"no {identifier} for now")
 
-    async with connect(kubeconfig(tmp_path, "http://127.0.0.1:1")) as connection:
+    # Of a user that is the Kubernetes client's to read: no other token is refreshed.
+    async with connect(kubeconfig(tmp_path, "http://127.0.0.1:1", username="a", password="b")) as connection:
         monkeypatch.setattr(Configuration, "get_api_key_with_prefix", refuse)
         with pytest.raises(Unavailable, match="no BearerToken for now"):
             await Api(connection, timeout=0.2).get(NODES, "a")
