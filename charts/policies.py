@@ -13,6 +13,7 @@ from deviceshare.domain.admission import bypasses, pod_review
 from deviceshare.domain.admission.drafts import OF_OTHERS, STRATEGIES
 from deviceshare.domain.admission.pod_injection import CUDA_ORDER, GROWTH, JAX_GROWS, ShareOf, Variable
 from deviceshare.domain.objects import groups, share_wishes, shares
+from deviceshare.domain.objects.hardware import HOOK, INTERCEPT, NO_LIMITS
 from deviceshare.domain.objects.shares import DIALECTS, ShareRequest
 
 Variables = Mapping[str, Any]
@@ -113,7 +114,7 @@ def _references(resource: str) -> Iterator[Mapping[str, str]]:
     """What refers to the share of a container that asks by this resource; `path` lacks the container's name."""
     plain, with_env_from = (_late(resource, has_env_from=has) for has in (False, True))
     always = set(_late(resource, framework_limits=False))
-    without_hook = {each.name for each in _late(resource, memory_hook=False)}
+    unlimited, intercepted = ({each.name for each in _late(resource, limits=by)} for by in (NO_LIMITS, INTERCEPT))
     by_variable = {each.env: each.name for each in vendors.VENDORS}
     for each, other in zip(plain, with_env_from, strict=True):
         yield {
@@ -123,16 +124,16 @@ def _references(resource: str) -> Iterator[Mapping[str, str]]:
             "owned": _flag(each.owned),
             "givesWayTo": ",".join(each.gives_way_to),
             "ofFrameworks": _flag(each not in always),
-            "ofHook": _flag(each.name not in without_hook),
+            "ofLimits": "" if each.name in unlimited else "any" if each.name in intercepted else HOOK,
             "notBesideEnvFrom": _flag(other.withheld),
         }
 
 
 def _late(
-    resource: str, *, has_env_from: bool = False, framework_limits: bool = True, memory_hook: bool = True
+    resource: str, *, has_env_from: bool = False, framework_limits: bool = True, limits: str = HOOK
 ) -> list[Variable]:
     share = ShareOf(_CONTAINER, resource, ShareRequest((), (resource,)), has_env_from)
-    variables = share.variables(framework_limits=framework_limits, memory_hook=memory_hook)
+    variables = share.variables(framework_limits=framework_limits, memory_limits=limits)
     return [each for each in variables if each.path]
 
 

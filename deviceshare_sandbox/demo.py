@@ -206,6 +206,11 @@ def _third_group(stage: Stage) -> str:
         lambda text: "" if "training holds" in text and "notebooks holds" in text else f"the condition {text!r}",
     )
     stage.kubectl(*message)
+    stage.eventually(
+        "the ledgers' columns to say so, too",  # they are written a second after a bind
+        lambda: stage.ask("get", "ndev", "-o", "jsonpath={.items[*].spec.summary.held}"),
+        lambda held: "" if "training" in held and "notebooks" in held else f"the holders {held!r}",
+    )
     stage.kubectl("get", "ndev")
     return "Three GPUs are free, but on two nodes, and a group never spans nodes. The pod's event says so."
 

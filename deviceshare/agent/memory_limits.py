@@ -21,7 +21,7 @@ from deviceshare import nvidia
 from deviceshare.agent.own_node import OwnNode
 from deviceshare.domain.device_health.containers import control_group_of
 from deviceshare.domain.device_health.memory_limits import NO_LIMIT, Limit, LimitKey, PodLimits, limits_of
-from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, MAX_LIMITS, LimitReport
+from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, INTERCEPT, MAX_LIMITS, NO_LIMITS, LimitReport
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.shares import in_gib
 from deviceshare.loops.kinds import PODS
@@ -29,8 +29,6 @@ from deviceshare.loops.ports import Subject
 
 log = structlog.get_logger(__name__)
 
-OFF: Final = "none"
-MODES: Final = (OFF, BY_AGENT, HOOK)
 LOOK_SECONDS: Final = 0.2
 """Between two looks for new containers, while any pod on the node has a share."""
 AUDIT_SECONDS: Final = 5.0
@@ -46,6 +44,9 @@ _HUNG: Final = "NVIDIA's driver doesn't answer: run nvidia-smi on the node"
 _DEPTH: Final = 6
 """Of pods' control groups below the root, with nested clusters."""
 _SWITCHED_OFF: Final = "the agent is not to set memory limits: set shares.memoryLimits=agent in the chart's values"
+_EVADABLE: Final = "HAMi-core alone keeps programs to their shares, which they can evade"
+_LIBRARY: Final = "libvgpu.so"
+"""HAMi-core (https://github.com/Project-HAMi/HAMi-core)."""
 _VERSION_1: Final = (
     "the node has control groups of version 1: boot it with version 2 (systemd.unified_cgroup_hierarchy=1)"
 )
@@ -55,7 +56,7 @@ class LimitsOutcome(NamedTuple):
     """Of one look."""
 
     mode: str = ""
-    """HOOK, BY_AGENT, or "" where memory isn't limited."""
+    """HOOK, BY_AGENT, INTERCEPT, or "" where memory isn't limited."""
     obstacle: str = ""
     """Why it isn't, with the cure."""
     reports: tuple[LimitReport, ...] = ()
@@ -83,22 +84,25 @@ class MemoryLimits:
         node: OwnNode,
         changed: Callable[[], object],
         *,
-        mode: str = OFF,
+        mode: str = NO_LIMITS,
         root: Path = Path("/sys/fs/cgroup"),
+        intercepts: bool = False,
         hook: Callable[[], bool] = lambda: False,
         split: Callable[[], bool] = lambda: False,
         written: Callable[[], Collection[LimitReport] | None] = lambda: None,
         on_limited: Callable[[float], object] = lambda _: None,
         on_repaired: Callable[[], object] = lambda: None,
     ) -> None:
-        """`mode` is one of MODES, `root` where control groups are mounted.
+        """`mode` is one of LIMIT_MODES, `root` where control groups are mounted.
 
+        `intercepts` says whether HAMi-core is loaded in programs where the driver doesn't limit memory,
         `hook` says whether the node's CDI specifications have NVIDIA's hook, `split` whether a GPU is split by MIG, and
         `written` which limits are in the report that the API server has, None while another is being written.
         `on_limited` is called with the seconds from a control group's making to its limit, `on_repaired` where one was
         missing.
         """
-        self.outcome = LimitsOutcome(obstacle=_SWITCHED_OFF if mode == OFF else "")
+        self._otherwise = INTERCEPT if intercepts and mode != NO_LIMITS else ""
+        self.outcome = LimitsOutcome() if mode in (BY_AGENT, HOOK) else self._none(_SWITCHED_OFF)
         self._node = node
         self._on_limited = on_limited
         self._on_repaired = on_repaired
@@ -130,7 +134,7 @@ class MemoryLimits:
     @property
     def enabled(self) -> bool:
         """Whether it has anything to do."""
-        return self._mode != OFF
+        return self._mode in (BY_AGENT, HOOK)
 
     @property
     def fault(self) -> str:
@@ -153,7 +157,7 @@ class MemoryLimits:
                         await self._dirty.wait()
                 except TimeoutError:
                     if time.monotonic() - self._looked > SLOW_SECONDS:
-                        self._take(LimitsOutcome(obstacle=_HUNG), ())
+                        self._take(self._none(_HUNG), ())
                 self._dirty.clear()
                 await asyncio.sleep(GATHER_SECONDS)
         finally:
@@ -170,6 +174,10 @@ class MemoryLimits:
         if (written := self._written()) is not None:
             said = {each.key for each in (*written, *self.outcome.reports)}
             self._lowered = {key: limit for key, limit in self._lowered.items() if key in said}
+
+    def _none(self, obstacle: str) -> LimitsOutcome:
+        """That the driver limits nothing, and why."""
+        return LimitsOutcome(self._otherwise, f"{_EVADABLE}; {obstacle}" if self._otherwise else obstacle)
 
     def _take(self, outcome: LimitsOutcome, news: Collection[_News]) -> None:
         """On the event loop: what a look found."""
@@ -194,7 +202,7 @@ class MemoryLimits:
                 outcome = self._look(*self._wanted, news)
             except Exception as error:  # a bug of the agent must not look like limits that hold
                 log.exception("Failed to look at memory limits")
-                outcome = LimitsOutcome(obstacle=f"the agent failed: {error}")
+                outcome = self._none(f"the agent failed: {error}")
             self._looked = time.monotonic()
             if outcome != self.outcome or news:
                 try:
@@ -207,7 +215,7 @@ class MemoryLimits:
         if now - self._probed >= (AUDIT_SECONDS if self._obstacle else PROBE_SECONDS):
             self._obstacle, self._probed = self._probe(), now
         if self._obstacle:
-            return LimitsOutcome(obstacle=self._obstacle)
+            return self._none(self._obstacle)
         mode = HOOK if self._mode == HOOK and self._hook() else BY_AGENT
         audit, first = now - self._audited >= AUDIT_SECONDS, self._audited == float("-inf")
         found = self._groups({pod.uid: pod for pod in wanted}) if wanted else []
@@ -347,6 +355,14 @@ class MemoryLimits:
             log.warning("Failed to lower a limit", pod=found.pod.pod, uuid=uuid, error=str(error))
             return 0
         return -(-used // nvidia.MIB)
+
+
+def is_intercepted(proc: Path) -> bool:
+    """Whether HAMi-core is loaded in this process, as in others whose containers get devices from the same runtime."""
+    try:
+        return _LIBRARY in (proc / "self/maps").read_text(errors="replace")
+    except OSError:
+        return False
 
 
 def _kubepods(directory: Path, depth: int) -> Iterator[Path]:

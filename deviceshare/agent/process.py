@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from deviceshare import __version__, daemon, kubelet, timestamps
 from deviceshare.agent.allocations import Allocations
 from deviceshare.agent.device_reader import CdiSpecs, DeviceReader
-from deviceshare.agent.memory_limits import MemoryLimits
+from deviceshare.agent.memory_limits import MemoryLimits, is_intercepted
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.agent.monitor import DeviceMonitor
 from deviceshare.agent.own_node import NODE_PODS, OwnNode
@@ -92,6 +92,7 @@ class Agent:
             lambda: self._monitor.take_limits(self._limits.outcome),
             mode=settings.memory_limits,
             root=settings.cgroup_root,
+            intercepts=is_intercepted(settings.proc_root),
             hook=lambda: specs.memory_hook,
             split=lambda: any(part.mig for part in self._monitor.health.devices),
             written=lambda: kept.limits if (kept := self._monitor.reporter.written) else None,

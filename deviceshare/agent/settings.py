@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import click
 
-from deviceshare.agent import memory_limits
 from deviceshare.agent.violations import CAUSES, TRESPASS
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.device_health.violations import (
@@ -15,6 +14,7 @@ from deviceshare.domain.device_health.violations import (
     DEFAULT_TOLERANCE_PERCENT,
     LEAST_TOLERANCE_MIB,
 )
+from deviceshare.domain.objects.hardware import LIMIT_MODES, NO_LIMITS
 from deviceshare.flags import (
     KUBECONFIG,
     LOG_FORMAT,
@@ -111,10 +111,11 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         flag(
             "--memory-limits",
-            type=click.Choice(memory_limits.MODES),
-            default=memory_limits.OFF,
-            help="Who limits the memory of containers with shares, where NVIDIA's driver can: nobody; the agent; or the"
-            " hook of NVIDIA's container toolkit, whose work the agent audits. Takes root and CAP_SYS_ADMIN.",
+            type=click.Choice(LIMIT_MODES),
+            default=NO_LIMITS,
+            help="Who limits the memory of containers with shares: nobody; HAMi-core, where it is loaded; where the"
+            " driver can, the agent, or the hook of NVIDIA's container toolkit, whose work the agent audits: these take"
+            " root and CAP_SYS_ADMIN, and elsewhere it is HAMi-core, too.",
         ),
         flag(
             "--cgroup-root",

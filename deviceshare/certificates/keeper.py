@@ -60,14 +60,13 @@ async def write(cluster: Cluster, configuration: Configuration, bundle: str) -> 
     metadata = configuration.found.metadata
     body = {
         "metadata": {"resourceVersion": metadata.resource_version},
-        "webhooks": [_with_bundle(webhook, bundle) for webhook in configuration.found.webhooks],
+        "webhooks": [
+            {**webhook, "clientConfig": {**webhook.get("clientConfig", {}), "caBundle": bundle}}
+            for webhook in configuration.found.webhooks
+        ],
     }
     await cluster.patch(configuration.kind, metadata.name, body)
     log.info("Wrote the CA bundle", configuration=configuration.kind.plural, name=metadata.name)
-
-
-def _with_bundle(webhook: dict[str, Any], bundle: str) -> dict[str, Any]:
-    return {**webhook, "clientConfig": {**webhook.get("clientConfig", {}), "caBundle": bundle}}
 
 
 def _decode(bundle: str) -> str:

@@ -99,9 +99,12 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
     await retry_on_conflict(request)
     found = await poll(answer, doing=f"Waiting for the share of {namespace}/{name}", seconds=ANSWER_SECONDS)
     if found is None:
+        pod, ledger, _ = await look()
+        lowering = judge(ledger, pod).lowering
+        silent = f"deviceshare has not answered within {ANSWER_SECONDS:g} s"
         raise click.ClickException(
-            f"deviceshare has not answered within {ANSWER_SECONDS:g} s. The request stays: see what becomes of it with"
-            f" kubectl describe pod -n {namespace} {name}"
+            f"{f'Pod {namespace}/{name} {lowering}' if lowering else silent}. The request stays: see what becomes of it"
+            f" with deviceshare explain pod {namespace}/{name}"
         )
     pod, ledger, claim = found
     if obstacle := judge(ledger, pod).obstacle or refusal(ledger, pod):

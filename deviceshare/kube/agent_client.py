@@ -40,7 +40,7 @@ async def agent_client() -> AsyncIterator[AskAgent]:
 
         async def ask(agent: AgentPod) -> NodeUse | None:
             try:
-                return _decoded(await _read(session, _url(agent.status.pod_ip)))
+                return msgspec.json.decode(await _read(session, _url(agent.status.pod_ip)), type=NodeUse)
             except _NO_ANSWER:
                 return None
 
@@ -64,7 +64,3 @@ async def _read(session: aiohttp.ClientSession, url: str) -> bytes:
             if len(body) > MAX_ANSWER:
                 raise ValueError(f"{url} answered more than {MAX_ANSWER} bytes")
         return bytes(body)
-
-
-def _decoded(body: bytes) -> NodeUse:
-    return msgspec.json.decode(body, type=NodeUse)

@@ -14,6 +14,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission import bypasses, settings
 from deviceshare.domain.admission.dialects import OPT_IN, UNSUPPORTED, WARN
 from deviceshare.domain.objects.groups import AFTER_LAST_POD, DELETION_POLICIES, NEVER, LabelRequirement, LabelSelector
+from deviceshare.domain.objects.hardware import LIMIT_MODES, NO_LIMITS
 from deviceshare.domain.objects.nodes import is_label
 from deviceshare.domain.objects.share_wishes import ISOLATIONS, PREFERRED
 from deviceshare.domain.objects.shares import SYSTEMS
@@ -145,11 +146,11 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             " device memory, or also where it only counts.",
         ),
         flag(
-            "--memory-hook",
-            type=click.Choice([ON, OFF]),
-            default=OFF,
-            help="Whether containers with a share get the variables by which the hook of NVIDIA's container toolkit"
-            " limits their device memory.",
+            "--memory-limits",
+            type=click.Choice(LIMIT_MODES),
+            default=NO_LIMITS,
+            help="Who limits the device memory of containers with a share: but for none, they get the variables that"
+            " HAMi-core reads where it is loaded, and with hook those of NVIDIA's container toolkit.",
         ),
         flag(
             "--group-memory",

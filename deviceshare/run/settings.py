@@ -71,7 +71,7 @@ class Settings:
     unsupported: str
     framework_limits: str
     isolation: str
-    memory_hook: str
+    memory_limits: str
     group_memory: str
     tolerations: str
     release_after: str
@@ -169,7 +169,7 @@ class Settings:
             self.unsupported,
             self.tolerations == ON,
             self.isolation,
-            self.memory_hook == ON,
+            self.memory_limits,
         )
 
     @property

@@ -143,11 +143,6 @@ def filter_result(
     return msgspec.json.encode(answer)
 
 
-def scores_result(scores: Mapping[str, int]) -> bytes:
-    """The answer to prioritize."""
-    return msgspec.json.encode([{"Host": node, "Score": score} for node, score in scores.items()])
-
-
 def preemption_result(victims: Mapping[str, MetaVictims]) -> bytes:
     """The answer to preempt: pods may be evicted on these nodes only; with no nodes, none is."""
     return msgspec.json.encode({"NodeNameToMetaVictims": victims})
@@ -235,7 +230,7 @@ class Extender:
         pod = arguments.pod
         request = request_of(pod, self.groups.get(pod.group) if pod.group else None)
         scores = self.fleet.prioritize(request, names) if request else dict.fromkeys(names, 0)
-        return _json(scores_result(scores))
+        return _json(msgspec.json.encode([{"Host": node, "Score": score} for node, score in scores.items()]))
 
     async def _preempt(self, body: bytes) -> Response:
         """Allows evictions only on nodes that pass filter already: evicting a pod releases no device of a claim."""

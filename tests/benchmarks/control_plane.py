@@ -31,6 +31,8 @@ from deviceshare_sandbox.state import Layout, Options, SandboxPlan
 
 _START_SECONDS = 60.0
 _REQUEST_SECONDS = 60.0
+_DRA_SINCE = 34
+"""The minor of Kubernetes that serves resource.k8s.io/v1."""
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -103,6 +105,11 @@ class ControlPlane:
     def serves_policies(self) -> bool:
         """Whether pods can be admitted by policies here."""
         return settings.serves_policies(self._plan.binaries.minor)
+
+    @property
+    def serves_claims(self) -> bool:
+        """Whether pods can share ResourceClaims here."""
+        return self._plan.binaries.minor >= _DRA_SINCE
 
     def write_policies(self) -> None:
         """Puts the policies beside the webhooks that are installed: `admission` reads either."""

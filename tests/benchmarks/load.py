@@ -18,6 +18,8 @@ from deviceshare.loops.ports import AlreadyExists, Forbidden, Unavailable
 from tests.benchmarks.control_plane import send
 
 PODS = "/api/v1/namespaces/default/pods"
+_DRA = "/apis/resource.k8s.io/v1"
+_CLASS = "any"
 _AT_ONCE = 24
 """Requests in flight: enough that the API server never waits for the client, few enough that none waits long."""
 _PATIENCE_SECONDS = 300.0
@@ -36,12 +38,15 @@ class _Bound(Struct):
 _bound = msgspec.json.Decoder(_Bound)
 
 
-def pod(name: str, group: str, scheduler: str, *, grouped: bool, limits: Mapping[str, str]) -> bytes:
+def pod(name: str, group: str, scheduler: str, *, grouped: bool, limits: Mapping[str, str], claim: str = "") -> bytes:
     """A pod of ordinary size. Whether it asks to join its group or only carries its name, it is equally long.
 
-    `limits` are those of its container, such as the share that it asks for.
+    `limits` are those of its container, such as the share that it asks for, and `claim` its ResourceClaim.
     """
     key = contract.GROUP if grouped else "example.com/group-name"
+    claims = {"resourceClaims": [{"name": "devices", "resourceClaimName": claim}]} if claim else {}
+    resources = {"requests": {"cpu": "100m", "memory": "128Mi", **limits}, "limits": limits}
+    named = {"claims": [{"name": "devices"}]} if claim else {}
     return msgspec.json.encode(
         {
             "apiVersion": "v1",
@@ -49,13 +54,14 @@ def pod(name: str, group: str, scheduler: str, *, grouped: bool, limits: Mapping
             "metadata": {"name": name, "labels": {"app": "benchmark"}, "annotations": {key: group}},
             "spec": {
                 "schedulerName": scheduler,
+                **claims,
                 "containers": [
                     {
                         "name": "main",
                         "image": "example.com/team/training:1.0",
                         "command": ["python", "-m", "train", "--epochs=10"],
                         "env": [{"name": "LOG_LEVEL", "value": "info"}],
-                        "resources": {"requests": {"cpu": "100m", "memory": "128Mi", **limits}, "limits": limits},
+                        "resources": {**resources, **named},
                     }
                 ],
             },
@@ -76,6 +82,29 @@ async def create_groups(api: Api, names: Sequence[str], devices: int) -> None:
         with contextlib.suppress(AlreadyExists):
             body = {"metadata": {"name": name}, "spec": {"resources": {"nvidia.com/gpu": devices}}}
             await api.create(GROUPS, body)
+
+
+async def publish_devices(connection: Connection, number: int) -> None:
+    """As many devices of each node in a ResourceSlice, as a DRA driver would, and a class of all of them."""
+    await send(
+        connection, "POST", f"{_DRA}/deviceclasses", msgspec.json.encode({"metadata": {"name": _CLASS}, "spec": {}})
+    )
+    for node in msgspec.json.decode(await send(connection, "GET", "/api/v1/nodes"))["items"]:
+        name = node["metadata"]["name"]
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        devices = [{"name": f"gpu-{each}"} for each in range(number)]
+        spec = {"driver": "gpu.example.com", "nodeName": name, "pool": pool, "devices": devices}
+        body = msgspec.json.encode({"metadata": {"name": name}, "spec": spec})
+        await send(connection, "POST", f"{_DRA}/resourceslices", body)
+
+
+async def create_claims(connection: Connection, names: Sequence[str], devices: int) -> None:
+    """ResourceClaims of so many devices each."""
+    exactly = {"deviceClassName": _CLASS, "allocationMode": "ExactCount", "count": devices}
+    spec = {"devices": {"requests": [{"name": "devices", "exactly": exactly}]}}
+    for name in names:
+        body = msgspec.json.encode({"metadata": {"name": name}, "spec": spec})
+        await send(connection, "POST", f"{_DRA}/namespaces/default/resourceclaims", body)
 
 
 async def remove_groups(connection: Connection) -> None:

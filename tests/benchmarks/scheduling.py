@@ -6,6 +6,7 @@
 deviceshare has three rows: pods of groups that have their nodes, first pods, each of which gives a group its node, and
 pods with shares of 1 GiB, which fit best where others are, so that they fill one node after the other. Where the API
 server serves MutatingAdmissionPolicy v1, each has another row in which policies admit the pods, in place of webhooks.
+Where it serves DRA (1.34 and later), another row has pods that share ResourceClaims by kube-scheduler alone.
 
 All are measured in one run, in alternating rounds on one API server with the same nodes, because figures of
 different runs, let alone machines, can't be compared; read the ratios. Within a round the processes are new, a first
@@ -124,6 +125,37 @@ class Alone(Contender):
         return [plane.parts.scheduler]
 
 
+class SharedClaims(Alone):
+    """What Kubernetes itself has in place of groups, from 1.34 on: pods that name one ResourceClaim for two devices."""
+
+    kind = "kube-scheduler, shared claims"
+
+    def __init__(self) -> None:
+        self._rounds = 0
+
+    def possible(self, plane: ControlPlane) -> bool:
+        return plane.serves_claims
+
+    @contextlib.asynccontextmanager
+    async def running(self, plane: ControlPlane, connection: Connection) -> AsyncIterator[None]:
+        if not self._rounds:
+            await load.publish_devices(connection, DEVICES)
+        self._rounds += 1  # No controller runs that would take an allocated claim away.
+        await load.create_claims(connection, [self.group("", each, GROUPS) for each in range(GROUPS)], DEVICES_A_GROUP)
+        async with super().running(plane, connection):
+            yield
+
+    def group(self, prefix: str, each: int, number: int) -> str:
+        return f"round-{self._rounds}-{super().group(prefix, each, number)}"
+
+    def pods(self, prefix: str, number: int) -> list[bytes]:
+        return [
+            load.pod(f"{prefix}-{each}", name, self.scheduler, grouped=False, limits={}, claim=name)
+            for each in range(number)
+            for name in [self.group(prefix, each, number)]
+        ]
+
+
 class Agreeable(Contender):
     kind = "extender that says yes"
 
@@ -197,6 +229,7 @@ class Shares(Deviceshare):
 
 CONTENDERS = (
     Alone(),
+    SharedClaims(),
     Agreeable(),
     *(contender(admission) for contender in (Grouped, FirstPods, Shares) for admission in settings.MODES),
 )

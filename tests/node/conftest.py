@@ -3,7 +3,9 @@
 Needs root. A missing program fails the tests: a suite that passes because it didn't run is worse than none.
 """
 
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -16,6 +18,14 @@ from tests.node.cluster import Cluster
 from tests.node.release import Parts, Release, import_scheduler
 
 __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Prints how long a step of a newcomer's takes, for `pytest -s`."""
+    began = time.monotonic()
+    yield
+    print(f"\n{what}: {time.monotonic() - began:.1f} s")
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +41,8 @@ def release_parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
 def cluster(release_parts: Parts) -> Iterator[Cluster]:
     """A control plane and a real node, with nothing of deviceshare but the images."""
     with running(Options(real_node=True, deviceshare=False, bare=True)) as sandbox:
-        sandbox.import_image(release_parts.image)
+        with timed("the archive is on the node"):
+            sandbox.import_image(release_parts.image)
         import_scheduler(sandbox)
         started = Cluster(sandbox)
         # Made by controllers and the kubelet, soon but not at once; what comes later is the tests'.
@@ -44,7 +55,8 @@ def cluster(release_parts: Parts) -> Iterator[Cluster]:
 def release(cluster: Cluster, release_parts: Parts) -> Iterator[Release]:
     """The chart, installed by Helm; all pods of it are ready."""
     with Release(cluster, release_parts.chart) as installed:
-        installed.install()
+        with timed("the chart is installed and ready"):
+            installed.install()
         yield installed
 
 

@@ -3,6 +3,7 @@
 The driver is the tests' own NVML, which keeps what it is told by control group, as NVIDIA documents it.
 """
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from operator import eq
@@ -16,7 +17,10 @@ from tests.node.cluster import Cluster, pod
 from tests.node.release import Parts, Release
 
 MIB = 1 << 20
-ROUNDS, PODS = 4, 5
+CONTAINERS = int(os.environ.get("DEVICESHARE_LIMITED_CONTAINERS", "20"))
+"""A thousand take a quarter of an hour."""
+PODS = 5 if CONTAINERS < 100 else 25
+ROUNDS = CONTAINERS // PODS
 
 
 @pytest.fixture(scope="module")
@@ -84,5 +88,7 @@ def test_each_real_container_has_its_limit_at_its_own_control_group(cluster: Clu
     metrics = dict(line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
     count = float(metrics["deviceshare_memory_limit_seconds_count"])
     assert count >= ROUNDS * PODS
-    assert float(metrics['deviceshare_memory_limit_seconds_bucket{le="1.0"}']) == count
+    within = {le: metrics[f'deviceshare_memory_limit_seconds_bucket{{le="{le}"}}'] for le in ("0.25", "0.5", "1.0")}
+    print(f"{count:.0f} containers and sandboxes were limited, within seconds: {within}")
+    assert float(within["1.0"]) >= 0.99 * count
     assert metrics["deviceshare_memory_limits_repaired_total"] == "0.0"

@@ -18,6 +18,7 @@ from charts.helm import NAMESPACE
 from deviceshare.domain.vendors import NVIDIA
 from deviceshare_sandbox import images
 from tests.node.cluster import TELL, VISIBLE, Cluster, Json, group, pod
+from tests.node.conftest import timed
 from tests.node.release import LEASES, SELECTOR, Release
 
 BAKED = "localhost/baked:1"
@@ -32,10 +33,13 @@ def _installed(clear: None) -> None:
 
 def test_two_pods_of_a_group_see_the_same_devices(cluster: Cluster) -> None:
     """Inside their containers, which is the point of it all; another group's pod sees others."""
-    cluster.apply(group("pair", 2), group("single", 1))
-    cluster.apply(pod("a", STAY, "pair"), pod("b", STAY, "pair"), pod("c", STAY, "single"))
-    assert cluster.tells("a") == cluster.tells("b")
-    pair, single = devices(cluster.tells("a")), devices(cluster.tells("c"))
+    with timed("a first pod has its devices"):
+        cluster.apply(group("pair", 2), group("single", 1))
+        cluster.apply(pod("a", STAY, "pair"))
+        seen = cluster.tells("a")
+    cluster.apply(pod("b", STAY, "pair"), pod("c", STAY, "single"))
+    assert seen == cluster.tells("b")
+    pair, single = devices(seen), devices(cluster.tells("c"))
     assert (len(pair), len(single)) == (2, 1)
     assert pair.isdisjoint(single)
 

@@ -107,7 +107,7 @@ ipFamilies: {{ toJson . }}
     - --replaced-schedulers={{ join "," .Values.shares.replacedSchedulers }}
     - --framework-limits={{ ternary "on" "off" .Values.shares.frameworkLimits }}
     - --isolation={{ .Values.shares.isolation }}
-    - --memory-hook={{ ternary "on" "off" (eq .Values.shares.memoryLimits "hook") }}
+    - --memory-limits={{ .Values.shares.memoryLimits }}
     - --group-memory={{ .Values.groups.memory }}
     - --tolerations={{ ternary "on" "off" .Values.handover.tolerations }}
     {{- if include "deviceshare.webhookClients" . }}

@@ -19,6 +19,7 @@ from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec
 from deviceshare.domain.admission.settings import DEFAULTS, GATES, GROW, HOST, InjectionSettings
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.groups import Group, claim_name
+from deviceshare.domain.objects.hardware import HOOK, NO_LIMITS
 from deviceshare.domain.objects.quantities import is_some
 from deviceshare.domain.objects.share_wishes import PREFERRED
 from deviceshare.domain.objects.shares import (
@@ -286,7 +287,7 @@ class ShareOf(NamedTuple):
     """The whole pod's."""
     has_env_from: bool
 
-    def variables(self, *, framework_limits: bool, memory_hook: bool = False) -> Iterator[Variable]:
+    def variables(self, *, framework_limits: bool, memory_limits: str = NO_LIMITS) -> Iterator[Variable]:
         """What the Binding says of it, by the names under which programs look for it; then what is known before."""
         for vendor in vendors.vendors_of(self.request.of):
             path = field_path(shares.devices_of_container(vendor, self.container))
@@ -294,7 +295,10 @@ class ShareOf(NamedTuple):
         yield self._late("DEVICESHARE_MEMORY_LIMIT_MIB", shares.MEMORY_LIMIT, owned=True)
         yield self._late("DEVICESHARE_PERCENT", shares.PERCENT, owned=True)
         yield self._late("DEVICESHARE_MEMORY_FRACTION", shares.MEMORY_FRACTION, owned=True)
-        if memory_hook and vendors.NVIDIA.resource in self.request.of:
+        nvidia = vendors.NVIDIA.resource in self.request.of
+        if nvidia and memory_limits != NO_LIMITS:
+            yield self._late("CUDA_DEVICE_MEMORY_LIMIT", shares.INTERCEPTED, owned=True)
+        if nvidia and memory_limits == HOOK:
             yield self._late("NVIDIA_GPU_MEMORY_LIMIT", shares.HARD_LIMIT, owned=True)
             yield self._late("NVIDIA_GPU_MEMORY_REQUEST", shares.SOFT_LIMIT, owned=True)
         if self.resource == ALIYUN_GPU_MEM:
@@ -357,7 +361,7 @@ def _variables(
     """
     own = [CUDA_ORDER]
     if share:
-        own = list(share.variables(framework_limits=settings.framework_limits, memory_hook=settings.memory_hook))
+        own = list(share.variables(framework_limits=settings.framework_limits, memory_limits=settings.memory_limits))
     if share is None and in_group and settings.group_memory == GROW:
         own += (JAX_GROWS, GROWTH)
     names = {each.name for each in own}

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.dialects import WARN
+from deviceshare.domain.objects.hardware import NO_LIMITS
 from deviceshare.domain.objects.share_wishes import PREFERRED
 from deviceshare.domain.objects.shares import SYSTEMS
 
@@ -62,8 +63,8 @@ class InjectionSettings(NamedTuple):
     """Whether pods tolerate the taints by which managed clusters keep other pods from nodes with devices."""
     isolation: str = PREFERRED
     """Where shares go whose pods don't say; one of share_wishes.ISOLATIONS."""
-    memory_hook: bool = False
-    """Whether containers with a share get the variables that NVIDIA's hook reads (memory_limits.py)."""
+    memory_limits: str = NO_LIMITS
+    """Who limits the memory of containers with a share, by variables that they get; one of hardware.LIMIT_MODES."""
 
 
 DEFAULTS: Final = InjectionSettings()

@@ -37,7 +37,7 @@ class PodPart(Struct, frozen=True, rename="camel", omit_defaults=True):
     former: bool = False
     """Whether a rebind replaced it; the pod may use it until it ends."""
     limits: str = ""
-    """Whether it is `enforced`, so that the pod's programs can't exceed it, or `counted`."""
+    """Whether it is `enforced`, so that the pod's programs can't exceed it, `intercepted` in them, or `counted`."""
 
     def __str__(self) -> str:
         """`team-a/web 8 GiB`, `team-a/web 8 GiB (former)`."""

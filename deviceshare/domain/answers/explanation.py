@@ -317,9 +317,10 @@ def _limits(ledger: NodeDevices, pod: Pod) -> dict[str, str]:
     mine = [each for each in ledger.status.hardware.limits if each.uid == pod.metadata.uid]
     missing = listed(sorted({each.missing for each in mine} - {""}))
     why = ledger.counts_only or missing
+    resize = judge(ledger, pod)
     return {
         "limits": f"{ledger.limits_of(pod.metadata.uid)}{f': {why}' if why else ''}",
-        "resize": judge(ledger, pod).obstacle or refusal(ledger, pod),
+        "resize": resize.obstacle or refusal(ledger, pod) or resize.lowering,
     }
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain.device_health.violations import limit_of_container
 from deviceshare.domain.objects.hardware import ReportedHolder, ReportedQueue, ReportedTurns, ReportedWaiter
-from deviceshare.domain.objects.ledger import ENFORCED, NodeDevices
+from deviceshare.domain.objects.ledger import ENFORCED, INTERCEPTED, NodeDevices
 from deviceshare.domain.objects.shares import WHOLE, Holder
 from deviceshare.domain.objects.usage import MINUTES, UNKNOWN, DeviceHour, DeviceProcess, DeviceUsage, NodeUse, Usage
 from deviceshare.domain.placement.device_states import DeviceState, Sharer, Use, device_states, held_by
@@ -218,7 +218,7 @@ class PodView(Struct, frozen=True, rename="camel", omit_defaults=True):
     mates: list[str] = field(default_factory=list)
     """The other pods of the holder that run on the node."""
     limits: str = ""
-    """Of a pod with shares: whether they are `enforced`, or `counted`."""
+    """Of a pod with shares: whether they are `enforced`, `intercepted` or `counted`."""
 
 
 def pod_view(usage: Usage, ledger: NodeDevices, pod: Holder, holder: Holder, mates: Collection[str]) -> PodView:
@@ -322,6 +322,12 @@ def pod_rows(devices: Iterable[PodDeviceView]) -> Iterator[Cells]:
             yield "", "", str(mate.memory_mib) if mate.memory_mib else NONE, count, "", f"pod {mate.pod}"
 
 
+_LIMITS: Final = {
+    ENFORCED: "enforced: what it allocates beyond fails",
+    INTERCEPTED: "intercepted: HAMi-core has what it allocates beyond fail, unless the program evades it",
+}
+
+
 def pod_lines(view: PodView) -> Iterator[str]:
     """The sentences above and below a pod's table."""
     alone = view.holder == f"pod {view.pod}"
@@ -329,8 +335,7 @@ def pod_lines(view: PodView) -> Iterator[str]:
     if view.mates:
         yield f"shares its devices with {listed([f'pod {each}' for each in view.mates], most=SHOWN_MATES)}"
     if view.limits:
-        enforced = "enforced: what it allocates beyond fails" if view.limits == ENFORCED else "counted, not enforced"
-        yield f"its limits of device memory are {enforced}"
+        yield f"its limits of device memory are {_LIMITS.get(view.limits, 'counted, not enforced')}"
     for device in view.devices:
         name = f"{device.resource} {device.index}"
         if part := _amount(device.part_mib, device.part_percent):

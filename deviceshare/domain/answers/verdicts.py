@@ -196,7 +196,7 @@ def _in_the_way(fleet: Fleet, node: str, state: DeviceState, others: str) -> Ite
     soon = users or "it is released soon"
     if state.use is Use.HELD:
         delete = f"kubectl delete sdg {group}"
-        yield f"held by group {group}", f"{users}, then {delete}" if users else f"no pod uses it: {delete}"
+        yield f"held by group {group}", f"{users}, then {delete}" if users else f"no pod uses it, so {delete}"
     elif state.use is Use.SHARED:
         pods = sorted({each.claim.pod for each in state.sharers})
         all_end = f"{named(pods)} ends" if len(pods) == 1 else f"all of its {len(pods)} pods end"

@@ -188,8 +188,9 @@ class LimitReport(Struct, frozen=True, gc=False, order=True, rename="camel", omi
         return self.uid, self.container, self.uuid
 
 
-HOOK: Final = "hook"
-BY_AGENT: Final = "agent"
+NO_LIMITS, INTERCEPT, BY_AGENT, HOOK = "none", "intercept", "agent", "hook"
+LIMIT_MODES: Final = (NO_LIMITS, INTERCEPT, BY_AGENT, HOOK)
+"""Who limits the device memory of containers with shares, as the chart's value `shares.memoryLimits` has it."""
 
 
 class Hardware(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -215,7 +216,8 @@ class Hardware(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True
     """How the agent's own container got the devices: `cdi`, `variable`, or "" where that is unknown."""
     memory_limits: str = ""
     """Who sets limits of device memory that programs can't exceed: HOOK, before a container starts, and the agent where
-    that failed; or BY_AGENT, right after its start. "" where nobody does, and shares are only counted."""
+    that failed; or BY_AGENT, right after its start. INTERCEPT where HAMi-core is loaded in programs instead, which they
+    can evade. "" where nobody does, and shares are only counted."""
     counts_only: str = ""
     """Why nobody does, with the cure."""
     limits: list[LimitReport] = field(default_factory=list)

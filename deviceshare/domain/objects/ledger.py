@@ -13,7 +13,16 @@ from msgspec.structs import fields, force_setattr, replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device, Devices
-from deviceshare.domain.objects.hardware import NO_HARDWARE, NOTHING_PUBLISHED, Hardware, Publication, Withheld
+from deviceshare.domain.objects.hardware import (
+    BY_AGENT,
+    HOOK,
+    INTERCEPT,
+    NO_HARDWARE,
+    NOTHING_PUBLISHED,
+    Hardware,
+    Publication,
+    Withheld,
+)
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.shares import (
     GROUP,
@@ -36,8 +45,7 @@ _CLAIM = "spec.claims["
 _NO_LIMITS: Final = (
     "no agent sets memory limits: set agent.enabled=true and shares.memoryLimits=agent in the chart's values"
 )
-ENFORCED: Final = "enforced"
-COUNTED: Final = "counted"
+ENFORCED, INTERCEPTED, COUNTED = "enforced", "intercepted", "counted"
 LISTED: Final = 2
 """As many shares of a claim are stored as objects, which older versions read, too; more are packed."""
 
@@ -245,11 +253,14 @@ class NodeDevices(Struct, frozen=True, dict=True, rename="camel"):
     def counts_only(self) -> str:
         """Why limits of device memory aren't enforced on the node, with the cure; "" where they are."""
         hardware = self.status.hardware
-        return "" if hardware.memory_limits else hardware.counts_only or _NO_LIMITS
+        return "" if hardware.memory_limits in (HOOK, BY_AGENT) else hardware.counts_only or _NO_LIMITS
 
     def limits_of(self, uid: str) -> str:
-        """Whether the share of a pod is ENFORCED, or COUNTED, also where its limit is missing at the moment."""
-        missing = any(each.uid == uid and each.missing for each in self.status.hardware.limits)
+        """Whether the share of a pod is ENFORCED, INTERCEPTED, or COUNTED, also where its limit is missing now."""
+        hardware = self.status.hardware
+        if hardware.memory_limits == INTERCEPT:
+            return INTERCEPTED
+        missing = any(each.uid == uid and each.missing for each in hardware.limits)
         return COUNTED if self.counts_only or missing else ENFORCED
 
     def held(self, claim: Claim) -> Devices:

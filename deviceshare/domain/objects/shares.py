@@ -29,6 +29,8 @@ PERCENT: Final = "percent"
 """A container's share in hundredths of a device: 150 is one and a half."""
 HARD_LIMIT, SOFT_LIMIT = "gpu-memory-limit", "gpu-memory-request"
 """MiB that a container may use of each of its devices, and that are kept for it: for NVIDIA's hook, where it is."""
+INTERCEPTED: Final = "cuda-memory-limit"
+"""The same as HAMi-core reads it, where that is loaded: `8192m`."""
 MEMORY_FRACTION: Final = "memory-fraction"
 """A container's share as a fraction of each of its devices; of several the least."""
 HEAP_FRACTION: Final = "heap-fraction"
@@ -40,7 +42,7 @@ DEVICE_INDEX: Final = "device-index"
 DEVICE_GIB: Final = "device-gib"
 """The memory of one of its devices in GiB, rounded down, as gpushare counts."""
 
-_SIZES: Final = (MEMORY_LIMIT, HARD_LIMIT, SOFT_LIMIT, PERCENT, MEMORY_FRACTION)
+_SIZES: Final = (MEMORY_LIMIT, HARD_LIMIT, SOFT_LIMIT, INTERCEPTED, PERCENT, MEMORY_FRACTION)
 LIMITS: Final = (*_SIZES, HEAP_FRACTION, PYTORCH, DEVICE_INDEX, DEVICE_GIB)
 
 LONGEST: Final = 40
@@ -333,7 +335,8 @@ class Share(Struct, frozen=True, gc=False, order=True, omit_defaults=True, renam
 
 def share_of(need: Need, device: Device) -> Share:
     """The need met from this device."""
-    return Share(need.container, *_names(device), need.memory_mib, need.percent, need.role)
+    names = device.resource, device.index, device.uuid
+    return Share(need.container, *names, need.memory_mib, need.percent, need.role)
 
 
 def need_of(share: Share) -> Need:
@@ -411,10 +414,6 @@ def _of_line(line: str) -> Iterable[Share]:
     for device in devices.split(","):
         index, _, uuid = device.partition("=")
         yield Share(container, resource, int(index), uuid, *amounts, role, _FORMER in words)
-
-
-def _names(device: Device) -> tuple[str, int, str]:
-    return device.resource, device.index, device.uuid
 
 
 def as_stored(shares: Iterable[Share]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, selected, visible
-from deviceshare.domain.objects.hardware import HOOK, Hardware, Part, Publication, Withheld
+from deviceshare.domain.objects.hardware import HOOK, INTERCEPT, Hardware, Publication, Withheld
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
@@ -21,6 +21,7 @@ from deviceshare.domain.objects.shares import (
     DEVICE_INDEX,
     HARD_LIMIT,
     HEAP_FRACTION,
+    INTERCEPTED,
     LIMITS,
     MEMORY_FRACTION,
     MEMORY_LIMIT,
@@ -303,6 +304,8 @@ def _limits(container: str, shares: Sequence[Share], ledger: NodeDevices, burst:
         # it gets the largest, and the agent sets each device's own.
         hard = [max(limit, min(burst, size or limit)) for limit, (_, size) in zip(limits, sized, strict=True)]
         values |= {HARD_LIMIT: str(max(hard)), SOFT_LIMIT: str(min(limits))}
+    if all(limits) and hardware.memory_limits == INTERCEPT:
+        values[INTERCEPTED] = f"{min(limits)}m"
     if all(share.percent or size for share, size in sized):
         # Otherwise nobody knows which part of the device the memory is: the agent has stopped reporting since.
         parts = [(Fraction(units(share, size) or 0, capacity(size)), size) for share, size in sized]
@@ -461,7 +464,11 @@ def steady(now: Publication, ledger: NodeDevices) -> Publication:
         return now
     kept = [part if part.resource in troubled else replace(part, lost=True) for part in missing]
     gone = [] if now.devices or troubled else [_gone(resource) for resource in sorted({p.resource for p in missing})]
-    return replace(now, devices=_sorted([*now.devices, *kept]), withheld=[*now.withheld, *gone])
+    return replace(
+        now,
+        devices=sorted([*now.devices, *kept], key=lambda part: (part.resource, part.index, part.lost, part.uuid)),
+        withheld=[*now.withheld, *gone],
+    )
 
 
 def _reserved(claim: Claim) -> Iterable[Device]:
@@ -491,7 +498,3 @@ def _gone(resource: str) -> Withheld:
     reason = "its ResourceSlices are gone, and what else is known of the node numbers devices otherwise"
     cure = "bring its DRA driver back, or recreate what holds devices there"
     return Withheld(resource, reason, cure)
-
-
-def _sorted(parts: Iterable[Part]) -> list[Part]:
-    return sorted(parts, key=lambda part: (part.resource, part.index, part.lost, part.uuid))

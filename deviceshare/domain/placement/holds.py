@@ -266,12 +266,8 @@ def clearing(claim: ResourceClaim) -> Json:
 def letting_go(claim: ResourceClaim) -> Json:
     """Takes our finalizer away, if nobody wrote the claim meanwhile."""
     body = _written(claim)
-    body["metadata"]["finalizers"] = _others(claim.metadata.finalizers)
+    body["metadata"]["finalizers"] = [each for each in claim.metadata.finalizers if each != contract.HOLD_FINALIZER]
     return body
-
-
-def _others(finalizers: Iterable[str]) -> list[str]:
-    return [each for each in finalizers if each != contract.HOLD_FINALIZER]
 
 
 def _written(claim: ResourceClaim) -> Json:

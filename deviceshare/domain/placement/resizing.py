@@ -21,7 +21,7 @@ from deviceshare.domain.wording import listed
 
 
 class Resize(NamedTuple):
-    """What becomes of a pod's request now. With neither, nothing is left to do, or the agent has its part to do."""
+    """What becomes of a pod's request now; nothing is left to do where it is empty."""
 
     claim: Claim | None = None
     """The claim to write."""
@@ -29,6 +29,8 @@ class Resize(NamedTuple):
     """Whether that is more than the pod's limits say, by which a ResourceQuota counts it."""
     obstacle: str = ""
     """Why not, and what to do: the end of a sentence about the pod."""
+    lowering: str = ""
+    """That the agent has its part to do first, likewise: it can only where the container runs."""
 
 
 def judge(ledger: NodeDevices, pod: Pod) -> Resize:
@@ -49,7 +51,7 @@ def judge(ledger: NodeDevices, pod: Pod) -> Resize:
     if not ledger.counts_only and not all(
         _may_shrink(ledger, pod, before, after) for before, after in zip(claim.shares, shares, strict=True)
     ):
-        return Resize()
+        return Resize(lowering="keeps its share until the node's agent has lowered the limit of its running container")
     return Resize(replace(claim, shares=shares), any(_is_uncounted(ledger, pod, share) for share in shares))
 
 
@@ -104,13 +106,9 @@ def _shortage(ledger: NodeDevices, claim: Claim, shares: Iterable[Share]) -> str
         room = rooms.get(device)
         if cost - before_cost > max(room.free if room else 0, 0):
             free = f"{room} of it is free" if room else "it takes no more shares"
-            more = f"{_amount(cost - before_cost, size)} more of {device}"
+            more = f"{in_gib(mib(cost - before_cost, size)) if size else f'{cost - before_cost}%'} more of {device}"
             return f"needs {more}, and {free}: it gets that as soon as others leave it"
     return ""
-
-
-def _amount(cost: int, size: int) -> str:
-    return in_gib(mib(cost, size)) if size else f"{cost}%"
 
 
 def _may_shrink(ledger: NodeDevices, pod: Pod, before: Share, after: Share) -> bool:

@@ -150,12 +150,8 @@ class UseRounds:
     async def _ask(self, ask: AskAgent, agent: AgentPod) -> None:
         node, report = agent.spec.node_name, await ask(agent)
         if report is not None and report.node == node:
-            detailed, brief = (_encoded(report, detailed=each) for each in (True, False))
+            detailed, brief = (Raw(json.encode(view_of_use(report, detailed=each))) for each in (True, False))
             self._known[node] = _Known(self._clock(), len(report.devices), detailed, brief)
-
-
-def _encoded(report: NodeUse, *, detailed: bool) -> Raw:
-    return Raw(json.encode(view_of_use(report, detailed=detailed)))
 
 
 def _leaving(pod: AgentPod) -> bool:

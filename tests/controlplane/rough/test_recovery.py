@@ -1,6 +1,9 @@
 """Whatever is killed, deleted or wiped: the same state comes back, nothing double, nothing lost."""
 
 import json
+import os
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -50,6 +53,27 @@ def test_a_killed_leader_comes_back_to_the_same_state(pool: Pool, settled: tuple
     (four,) = pool.environments(pool.running("four"))
     assert four["NVIDIA_VISIBLE_DEVICES"] == before[1]["selectedDevices"][GPU]
     pool.eventually(lambda: pool.status(first)["podCount"], lambda count: count == 3)
+
+
+def test_pods_that_a_dead_extender_refused_are_bound_by_the_next_leader(pool: Pool) -> None:
+    """By a touch: kube-scheduler leaves those that it tried meanwhile for a minute or, since 1.24, for five."""
+    pool.node()
+    group = pool.group("first")
+    pool.apply(pod("one", group))
+    pool.running("one")
+    names = [f"late-{number}" for number in range(10)]
+    scheduler = pool.sandbox.pid("deviceshare-scheduler")
+    os.kill(scheduler, signal.SIGSTOP)
+    try:
+        pool.apply(*(pod(name, group) for name in names))
+        kill(pool.sandbox)
+    finally:
+        os.kill(scheduler, signal.SIGCONT)
+    pool.eventually(lambda: all("connection refused" in pool.reason(name) for name in names))
+    await_leader(pool)
+    led = time.monotonic()
+    pool.running(*names)
+    assert time.monotonic() - led < 30
 
 
 GUARDS = (

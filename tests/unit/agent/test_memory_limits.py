@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from deviceshare.agent import memory_limits
-from deviceshare.agent.memory_limits import MemoryLimits
+from deviceshare.agent.memory_limits import MemoryLimits, is_intercepted
 from deviceshare.domain import contract
 from deviceshare.domain.device_health.containers import NodePod
-from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, Hardware, LimitReport, Part
+from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, INTERCEPT, NO_LIMITS, Hardware, LimitReport, Part
 from deviceshare_sandbox.nvml import Script, build, load
 from tests.unit.agent.node import Node
 from tests.unit.domain.objects import GPU
@@ -68,7 +68,7 @@ class LimitedNode(Node):
         self.reported: list[LimitReport] | None = []
         """What the API server has of the agent's report; None while it takes no report."""
         self.repairs, self.delays = 0, list[float]()
-        self.hook = self.split = False
+        self.hook = self.split = self.intercepts = False
         self.mode = BY_AGENT
 
     def repaired(self) -> None:
@@ -139,6 +139,7 @@ class LimitedNode(Node):
             changed,
             mode=self.mode,
             root=self.root,
+            intercepts=self.intercepts,
             hook=lambda: self.hook,
             split=lambda: self.split,
             written=lambda: self.reported,
@@ -230,6 +231,29 @@ async def test_what_the_hook_did_is_left_and_what_it_did_not_is_repaired(shop: L
         missed = shop.start(2, 2)
         await until(lambda: shop.of(missed) == (8192, 8192))
         assert (agent.outcome.mode, shop.repairs) == (HOOK, 1)
+
+
+@pytest.mark.parametrize("mode", [BY_AGENT, HOOK])
+async def test_where_the_driver_cannot_programs_are_intercepted_if_the_library_is_loaded(
+    shop: LimitedNode, mode: str
+) -> None:
+    """With the reason why that is all."""
+    shop.script.error("nvmlDeviceGetMemoryLimits_v1", 13)
+    shop.mode, shop.intercepts = mode, True
+    async with shop.agent() as agent:
+        await until(lambda: agent.outcome.mode == INTERCEPT)
+        assert agent.outcome.obstacle.startswith("HAMi-core alone keeps programs to their shares")
+        assert "install r615" in agent.outcome.obstacle
+    alone, none = (MemoryLimits(shop.own, list, mode=by, intercepts=True) for by in (INTERCEPT, NO_LIMITS))
+    assert [(each.outcome.mode, each.enabled) for each in (alone, none)] == [(INTERCEPT, False), ("", False)]
+
+
+def test_the_library_is_found_where_it_is_loaded_in_the_agent_itself(tmp_path: Path) -> None:
+    """The same runtime gave the agent its devices."""
+    assert not is_intercepted(tmp_path) and not is_intercepted(Path("/proc"))
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/maps").write_text("7f00 r-xp 00000000 08:01 1 /usr/local/vgpu/libvgpu.so\n")
+    assert is_intercepted(tmp_path)
 
 
 async def test_of_unequal_parts_the_hook_gives_the_largest_and_the_agent_each_its_own(shop: LimitedNode) -> None:

@@ -104,7 +104,7 @@ def test_deviceshare_is_not_told_what_only_webhooks_use() -> None:
     assert by_webhooks.keys() - by_policies.keys() == {
         *("--webhook-bind", "--webhook-service", "--webhook-config", "--ca-secret", "--agent-identity", "--agent-url"),
         *("--bypasses", "--dialects", "--replaced-schedulers", "--framework-limits", "--group-memory"),
-        *("--tolerations", "--unsupported", "--isolation", "--memory-hook"),
+        *("--tolerations", "--unsupported", "--isolation", "--memory-limits"),
     }
     assert by_policies.keys() <= by_webhooks.keys()
     assert {flag for flag in by_policies if by_policies[flag] != by_webhooks[flag]} == {"--admission"}

@@ -218,6 +218,8 @@ def test_an_agent_that_limits_memory_gets_what_the_driver_asks_for(by: str) -> N
     [mount] = [each["mountPath"] for each in container(values)["volumeMounts"] if each["name"] == "control-groups"]
     assert volume == mount == "/sys/fs/cgroup"
     assert (settings(values).memory_limits, settings({}).memory_limits) == (by, "none")
+    interception: Json = {"shares": {"memoryLimits": "intercept"}}
+    assert container(interception)["securityContext"] == container()["securityContext"]
 
 
 def test_another_kubelets_directory_is_mounted_where_the_agent_looks() -> None:

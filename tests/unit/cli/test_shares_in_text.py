@@ -68,7 +68,7 @@ def test_an_explanation_says_of_each_device_what_is_free_and_who_has_the_rest() 
         "n1: fits, scores 10 of 10; would get 8 GiB of nvidia.com/gpu 1, where the least room is left that suffices",
         "nvidia.com/gpu 0 only 0 of 16 GiB free (ns/a 8 GiB and ns/b 8 GiB); what would free it: pod ns/a ends",
         "nvidia.com/gpu 1 11 of 16 GiB free (ns/c 5 GiB)",
-        "nvidia.com/gpu 2 held by group team; what would free it: no pod uses it: kubectl delete sdg team",
+        "nvidia.com/gpu 2 held by group team; what would free it: no pod uses it, so kubectl delete sdg team",
         "nvidia.com/gpu 3 16 of 16 GiB free",
     ]
 

@@ -52,7 +52,7 @@ def test_each_device_says_what_would_free_it() -> None:
     taken = ("held by group a", "pod ns/p1 ends, then kubectl delete sdg a")
     assert first.devices == [*(DeviceVerdict(GPU, index, *taken) for index in range(3)), DeviceVerdict(GPU, 3)]
     assert {(device.reason, device.cure) for device in second.devices} == {
-        ("held by group b", "no pod uses it: kubectl delete sdg b")
+        ("held by group b", "no pod uses it, so kubectl delete sdg b")
     }
 
 
@@ -65,7 +65,7 @@ def test_devices_that_no_group_has_say_it_too() -> None:
     (verdict,) = verdicts(a_fleet(a_node(), ledgers=(with_hardware(ledger, hardware),)), a_group().request)
     assert [(device.index, device.reason, device.cure) for device in verdict.devices] == [
         (0, "still used by the deleted group old", "it is released soon"),
-        (1, "held by group b", "no pod uses it: kubectl delete sdg b"),
+        (1, "held by group b", "no pod uses it, so kubectl delete sdg b"),
         (2, "may still be used by pods of group b", "it is released soon"),
         (3, "unhealthy: Xid 79", "repair it, then deviceshare recover n1 3"),
         (4, "lost: no longer on the node", "repair the node"),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from deviceshare.domain import contract
 from deviceshare.domain.answers.explanation import explain_pod
 from deviceshare.domain.answers.picture import draw
-from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, Hardware, LimitReport, Part
+from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, INTERCEPT, Hardware, LimitReport, Part
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
@@ -28,7 +28,9 @@ def a_limiting_ledger(node: str, by: str = "", *limits: LimitReport, size: int =
     """A ledger whose agent sets memory limits so, or says why not."""
     ledger = a_shared_ledger(node, size=size, **pods)
     parts = [Part(GPU, index, f"GPU-{index}", memory_mib=size) for index in range(2)]
-    hardware = Hardware(devices=parts, memory_limits=by, counts_only="" if by else OLD, limits=list(limits))
+    hardware = Hardware(
+        devices=parts, memory_limits=by, counts_only="" if by in (HOOK, BY_AGENT) else OLD, limits=list(limits)
+    )
     return replace(ledger, status=replace(ledger.status, hardware=hardware))
 
 
@@ -63,14 +65,31 @@ def test_a_share_that_waits_for_a_node_that_enforces_says_which_could() -> None:
     assert not node.fits and "install r615 or later" in f"{node}"
 
 
-@pytest.mark.parametrize("by", [HOOK, BY_AGENT, ""])
-def test_the_hook_gets_its_variables_where_the_node_has_it_and_nowhere_else(by: str) -> None:
+@pytest.mark.parametrize(
+    ("by", "wanted"),
+    [
+        (HOOK, {"gpu-memory-limit": "8192", "gpu-memory-request": "8192"}),
+        (INTERCEPT, {"cuda-memory-limit": "8192m"}),
+        (BY_AGENT, {}),
+        ("", {}),
+    ],
+)
+def test_variables_have_values_where_the_node_has_what_reads_them_and_nowhere_else(
+    by: str, wanted: dict[str, str]
+) -> None:
+    """NVIDIA's hook, or HAMi-core."""
     share = part(0, gib=8)
     told = share_annotations(isolated(), a_limiting_ledger("n1", by, p=[share]), [share])
-    names = {key.partition(".main")[0].removeprefix(contract.PREFIX) for key in told}
-    assert {"gpu-memory-limit", "gpu-memory-request"} & names == (
-        {"gpu-memory-limit", "gpu-memory-request"} if by == HOOK else set()
-    )
+    told = {key.partition(".main")[0].removeprefix(contract.PREFIX): value for key, value in told.items()}
+    read = ("gpu-memory-limit", "gpu-memory-request", "cuda-memory-limit")
+    assert {key: told[key] for key in read if key in told} == wanted
+
+
+def test_who_can_be_evaded_enforces_nothing() -> None:
+    """A pod that requires it doesn't go there."""
+    fleet = a_fleet(a_node("n1", {GPU: 2}), ledgers=(a_limiting_ledger("n1", INTERCEPT),))
+    request = request_of(isolated(), None)
+    assert request and not fleet.filter(request, ["n1"]).fits
 
 
 def test_the_hook_is_told_the_burst_and_of_unequal_parts_the_largest() -> None:
@@ -99,6 +118,7 @@ def test_a_framework_at_its_own_limit_does_not_meet_the_drivers(gib: int) -> Non
     [
         ("", [], f"counted: {OLD}"),
         (BY_AGENT, [], "enforced"),
+        (INTERCEPT, [], f"intercepted: {OLD}"),
         (BY_AGENT, [LimitReport("ns/p", "uid-of-p", "main", "GPU-0", missing="refused")], "counted: refused"),
     ],
 )
@@ -108,7 +128,7 @@ def test_people_are_shown_whether_a_share_is_enforced(by: str, limits: list[Limi
     assert explain_pod(fleet, pod, None, [pod], None).facts["limits"] == word
     [node] = draw(fleet, [], [pod]).nodes
     assert node.devices[0].parts[0].limits == word.partition(":")[0]
-    assert (node.memory_limits, node.counts_only) == (by, "" if by else OLD)
+    assert (node.memory_limits, node.counts_only) == (by, "" if by == BY_AGENT else OLD)
 
 
 def test_a_resize_that_is_refused_says_how_much_is_in_use() -> None:
@@ -119,4 +139,5 @@ def test_a_resize_that_is_refused_says_how_much_is_in_use() -> None:
     assert facts["resize"].startswith("keeps its share: container main uses 6000 MiB, more than asked for")
     later = bound(isolated(**{contract.RESIZE: "main=7000Mi"}), "n1", part(0, gib=8))
     facts = explain_pod(a_fleet(a_node("n1", {GPU: 2}), ledgers=(ledger,)), later, None, [later], None).facts
-    assert not facts.get("resize"), "the report is of an earlier request"
+    # The report is of an earlier request: now it is the agent's turn.
+    assert facts["resize"] == "keeps its share until the node's agent has lowered the limit of its running container"

@@ -123,7 +123,7 @@ def test_a_device_of_a_group_or_for_groups_says_so_to_who_wants_a_part() -> None
     fleet = a_fleet(a_node(), ledgers=(replace(ledger, status=status),))
     [node] = explain_pod(fleet, sharing(limits={"aliyun.com/gpu-mem": 15}), None, [], None).nodes
     assert [(each.reason, each.cure) for each in node.devices[:2]] == [
-        ("held by group team", "no pod uses it: kubectl delete sdg team"),
+        ("held by group team", "no pod uses it, so kubectl delete sdg team"),
         ("for groups only", "change the annotation deviceshare.io/group-devices of node n1"),
     ]
     waiting = explain_group(fleet, a_group("other", 3), [sharing(group="other", limits={})], None)

@@ -64,7 +64,7 @@ def chart_values(settings: InjectionSettings) -> Json:
             "replacedSchedulers": sorted(settings.replaced_schedulers),
             "frameworkLimits": settings.framework_limits,
             "isolation": settings.isolation,
-            "memoryLimits": "hook" if settings.memory_hook else "none",
+            "memoryLimits": settings.memory_limits,
         },
         "groups": {"memory": settings.group_memory},
         "placement": settings.placement,

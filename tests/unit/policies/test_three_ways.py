@@ -21,7 +21,8 @@ SETTINGS = {
     "everything set": InjectionSettings(
         "nvidia", frozenset({"gpushare"}), False, frozenset({"volcano"}), UNCHANGED, "http://[{host}]:9412"
     ),
-    "limits by the hook": InjectionSettings(isolation=REQUIRED, memory_hook=True),
+    "limits by the hook": InjectionSettings(isolation=REQUIRED, memory_limits="hook"),
+    "limits by interception": InjectionSettings(memory_limits="intercept"),
     "behind gates": InjectionSettings(placement=GATES),
     "agents behind a Service": InjectionSettings("", frozenset(), True, frozenset(), agent_url="http://agent.svc:9412"),
 }
