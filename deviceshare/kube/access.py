@@ -85,7 +85,7 @@ class _Token:
                 self._text = self._read()
             except (OSError, ValueError) as error:
                 # The token of before may well be valid still; if it isn't, the API server says so.
-                log.warning("Service account token could not be read", error=str(error))
+                log.warning("Token could not be read", file=str(self._file), error=str(error))
         return f"Bearer {self._text}"
 
     def _read(self) -> str:

@@ -15,7 +15,7 @@ import uvloop
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device, devices_of
-from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.objects.groups import Group, GroupMeta, GroupSpec, GroupStatus
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import ObjectMeta
@@ -92,9 +92,7 @@ class Groups:
     def __init__(self) -> None:
         self._groups = {
             name: Group(
-                ObjectMeta(name=name, uid=f"uid-of-{name}"),
-                spec,
-                GroupStatus(node_name=HOME if name == "bound" else ""),
+                GroupMeta(name=name, uid=f"uid-of-{name}"), spec, GroupStatus(node_name=HOME if name == "bound" else "")
             )
             for name, spec in SPECS.items()
         }

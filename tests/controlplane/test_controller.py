@@ -8,6 +8,7 @@ import pytest
 
 from tests.controlplane.pool import AMD, GPU, Pool, pod, refers
 
+GROUPS_PATH = "/apis/deviceshare.io/v1alpha1/shareddevicegroups"
 AT_ONCE_SECONDS = 20.0
 """For a claim that nobody needs on a busy machine; to wait out binds takes 28 s before Kubernetes 1.21."""
 
@@ -68,6 +69,25 @@ def test_what_happens_to_a_group_is_told_in_its_events(pool: Pool) -> None:
     pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", first).returncode == 0)
     pool.eventually(lambda: pool.status(second)["phase"], lambda phase: phase == "Bound")
     assert (events(pool, second), turns(pool, first)) == (["Waiting"], ["Deleted"])
+
+
+def test_who_set_which_field_is_recorded_only_where_somebody_applies_server_side(pool: Pool) -> None:
+    """There the record decides what the next apply removes; elsewhere it doubles the API server's work for a write."""
+    pool.node()
+    plain, applied = pool.group("plain", 1), pool.group("applied", 1)
+    found = pool.get("sdg", applied)
+    document = {key: found[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": applied}}
+    document["spec"]["releaseAfter"] = "12h"
+    apply = ("apply", "--server-side", "--force-conflicts", "-f", "-")
+    pool.kubectl(*apply, stdin=json.dumps(document))
+    pool.apply(pod("a", plain), pod("b", applied))
+    pool.running("a", "b")
+    pool.eventually(lambda: pool.status(plain).get("podCount") == pool.status(applied).get("podCount") == 1)
+    assert "managedFields" not in json.loads(pool.kubectl("get", "--raw", f"{GROUPS_PATH}/{plain}"))["metadata"]
+    del document["spec"]["releaseAfter"]
+    pool.kubectl(*apply, stdin=json.dumps(document))
+    assert "releaseAfter" not in pool.get("sdg", applied)["spec"]
+    assert pool.status(applied)["podCount"] == 1
 
 
 def test_a_group_that_nobody_asked_for_says_how_to(pool: Pool) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -289,10 +289,20 @@ class GroupStatus(Struct, frozen=True, gc=False, rename="camel"):
     claim_token: str = ""
 
 
+class FieldManager(Struct, frozen=True, gc=False):
+    """Who set some of an object's fields: by `Apply`, server-side, or by `Update`."""
+
+    operation: str = ""
+
+
+class GroupMeta(ObjectMeta, frozen=True, gc=False, rename="camel"):
+    managed_fields: list[FieldManager] = field(default_factory=list)
+
+
 class Group(Struct, frozen=True, gc=False, rename="camel"):
     """The object that users create. Its identity is its UID: a recreated group is another group."""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    metadata: GroupMeta = field(default_factory=GroupMeta)
     spec: GroupSpec = field(default_factory=GroupSpec)
     status: GroupStatus = field(default_factory=GroupStatus)
 
@@ -308,6 +318,20 @@ class Group(Struct, frozen=True, gc=False, rename="camel"):
     def node(self) -> str:
         """The node that the group is bound to, or "" while it is pending."""
         return self.status.node_name
+
+    @property
+    def as_read(self) -> dict[str, Any]:
+        """The metadata of a write that fails where somebody has written the group since it was read.
+
+        The first one also clears the record of who set which field, which takes the API server about as long as all
+        else of a write. It stays where somebody applies the group server-side: then it decides.
+        https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields
+        """
+        meta: dict[str, Any] = {"resourceVersion": self.metadata.resource_version}
+        managers = self.metadata.managed_fields
+        if managers and all(each.operation == "Update" for each in managers):
+            meta["managedFields"] = [{}]
+        return meta
 
     @property
     def holder(self) -> Holder:

@@ -152,7 +152,7 @@ class GroupStatuses:
         changes = group_status.transitions(group.status, wanted)
         prompt = bool(changes) or "phase" in patch or self._begins_or_ends(group)
         self._context.wait_until(self._due(group, known, prompt=prompt))
-        body = {"metadata": {"resourceVersion": group.metadata.resource_version}, "status": patch}
+        body = {"metadata": group.as_read, "status": patch}
         written = await self._context.cluster.patch(GROUPS, name, body, subresource="status")
         known.written, known.version = self._context.clock(), written.metadata.resource_version
         self._context.groups.put(written)

@@ -462,7 +462,7 @@ class Releaser:
     async def _write_finalizers(self, group: Group, ours: list[str]) -> None:
         """Raises Conflict where somebody else wrote the group meanwhile."""
         others = [each for each in group.metadata.finalizers if each != contract.PODS_FINALIZER]
-        meta = {"resourceVersion": group.metadata.resource_version, "finalizers": [*others, *ours]}
+        meta = {**group.as_read, "finalizers": [*others, *ours]}
         try:
             written = await self._context.cluster.patch(GROUPS, group.name, {"metadata": meta})
         except NotFound:

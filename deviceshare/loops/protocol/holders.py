@@ -80,8 +80,7 @@ async def fence(cluster: Cluster, group: Group) -> Group:
 
 
 async def _write(cluster: Cluster, group: Group, status: dict[str, Any]) -> Group:
-    body = {"metadata": {"resourceVersion": group.metadata.resource_version}, "status": status}
-    return await cluster.patch(GROUPS, group.name, body, subresource="status")
+    return await cluster.patch(GROUPS, group.name, {"metadata": group.as_read, "status": status}, subresource="status")
 
 
 OnUnwritable = Callable[[Pod, ApiError], object]

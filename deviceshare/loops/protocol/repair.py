@@ -101,9 +101,9 @@ def _held(seen: NodeDevices, found: Evidence, claims: Mapping[str, Claim]) -> tu
     """
     node = seen.node
     for group in found.groups:
-        meta = group.metadata
-        if meta.hides("status.nodeName") or (group.node == node and meta.hides("status.selectedDevices")):
-            raise Undecodable(f"group {group.name} may hold devices of node {node}, but can't be read ({meta.fault})")
+        known = group.metadata
+        if known.hides("status.nodeName") or (group.node == node and known.hides("status.selectedDevices")):
+            raise Undecodable(f"group {group.name} may hold devices of node {node}, but can't be read ({known.fault})")
     for pod in found.pods:
         meta = pod.metadata
         if pod.lives_on(node) and (not pod.node or meta.hides("metadata.annotations")):

@@ -8,7 +8,7 @@ from deviceshare.domain.admission.own_resource_review import (
     review_deleted_group,
     review_new_group,
 )
-from deviceshare.domain.objects.groups import DEFAULT_LIFE, Group, GroupLife, GroupSpec, GroupStatus
+from deviceshare.domain.objects.groups import DEFAULT_LIFE, Group, GroupLife, GroupMeta, GroupSpec, GroupStatus
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec, PodStatus
 from deviceshare.domain.objects.pods import Pod
@@ -16,7 +16,7 @@ from deviceshare.domain.objects.pods import Pod
 
 def a_group(name: str = "team", node: str = "", **resources: int) -> Group:
     counts = {key.replace("_", ".") + "/gpu": count for key, count in (resources or {"nvidia_com": 1}).items()}
-    return Group(ObjectMeta(name=name, uid=f"uid-of-{name}"), GroupSpec(counts), GroupStatus(node_name=node))
+    return Group(GroupMeta(name=name, uid=f"uid-of-{name}"), GroupSpec(counts), GroupStatus(node_name=node))
 
 
 def with_life(group: Group, **spec: str) -> Group:

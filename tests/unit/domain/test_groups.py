@@ -1,9 +1,10 @@
 """What may be wrong with a group, field by field and with the way out."""
 
+import msgspec
 import pytest
 
 from deviceshare.domain import vendors
-from deviceshare.domain.objects.groups import MAX_COUNT, GroupSpec, name_fault, spec_faults
+from deviceshare.domain.objects.groups import MAX_COUNT, Group, GroupSpec, name_fault, spec_faults
 
 GPU = "nvidia.com/gpu"
 
@@ -96,3 +97,14 @@ def test_a_name_that_no_pod_can_carry_is_refused(name: str, says: str) -> None:
 def test_a_vendor_is_known_by_valid_names_only(name: str, known: bool) -> None:
     """Names reach variables, annotations, metrics and terminals."""
     assert (vendors.vendor_of(name) is vendors.ASCEND) is known
+
+
+@pytest.mark.parametrize(
+    ("managers", "cleared"),
+    [([], False), (["Update"], True), (["Update", "Update"], True), (["Update", "Apply"], False), ([""], False)],
+)
+def test_a_write_clears_the_record_of_managers_unless_somebody_applies(managers: list[str], cleared: bool) -> None:
+    """An empty record is none; an unknown operation may be anything."""
+    meta = {"name": "team", "resourceVersion": "7", "managedFields": [{"operation": each} for each in managers]}
+    group = msgspec.convert({"metadata": meta}, Group)
+    assert group.as_read == {"resourceVersion": "7", **({"managedFields": [{}]} if cleared else {})}

@@ -12,8 +12,8 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.pod_injection import Injection, inject, inject_ephemeral
 from deviceshare.domain.admission.settings import InjectionSettings
-from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
-from deviceshare.domain.objects.object_decoder import ObjectMeta, decoder_of
+from deviceshare.domain.objects.groups import Group, GroupMeta, GroupSpec, GroupStatus
+from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS
 from tests.unit.domain.jsonpatch import applied
@@ -32,7 +32,7 @@ def a_pod(**spec: Any) -> Json:
 
 
 def a_group(node: str = "", **selector: str) -> Group:
-    return Group(ObjectMeta(name="team"), GroupSpec({"nvidia.com/gpu": 1}, "binpack", selector), GroupStatus("", node))
+    return Group(GroupMeta(name="team"), GroupSpec({"nvidia.com/gpu": 1}, "binpack", selector), GroupStatus("", node))
 
 
 def injection(pod: Json, group: Group | None = None) -> Injection:

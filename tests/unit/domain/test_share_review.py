@@ -10,8 +10,7 @@ from deviceshare.domain.admission.bypasses import bypasses
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_ephemeral_containers, review_new_pod
-from deviceshare.domain.objects.groups import Group, GroupSpec
-from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.groups import Group, GroupMeta, GroupSpec
 from deviceshare.domain.objects.pods import Pod
 from tests.unit.domain.jsonpatch import applied
 
@@ -33,8 +32,8 @@ def read(pod: Json) -> Pod:
     return msgspec.convert(pod, Pod)
 
 
-NVIDIA = Group(ObjectMeta(name="team"), GroupSpec({"nvidia.com/gpu": 1}))
-ASCEND = Group(ObjectMeta(name="team"), GroupSpec({"huawei.com/Ascend910": 1}))
+NVIDIA = Group(GroupMeta(name="team"), GroupSpec({"nvidia.com/gpu": 1}))
+ASCEND = Group(GroupMeta(name="team"), GroupSpec({"huawei.com/Ascend910": 1}))
 
 
 def test_a_pod_with_a_share_that_the_webhook_made_ready_is_admitted() -> None:

@@ -3,8 +3,7 @@
 import asyncio
 from typing import Any
 
-from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.groups import Group, GroupMeta
 from deviceshare.kube.cache import Cache
 from deviceshare.loops.leader.controller import AT_ONCE, GradualSubscription
 from deviceshare.loops.ports import ObjectChange
@@ -17,7 +16,7 @@ class ListedGroups(Cache[Group]):
 
 
 def group(name: str, version: int = 1) -> Group:
-    return Group(ObjectMeta(name=name, uid=f"uid-of-{name}", resource_version=str(version)))
+    return Group(GroupMeta(name=name, uid=f"uid-of-{name}", resource_version=str(version)))
 
 
 class Heard:

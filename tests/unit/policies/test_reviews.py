@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from deviceshare.domain.admission.own_resource_review import GroupFields, review_deleted_group, review_fields
-from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.objects.groups import Group, GroupMeta, GroupSpec, GroupStatus
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec, PodStatus
 from deviceshare.domain.objects.pods import Pod
@@ -141,9 +141,9 @@ def test_groups_that_the_schema_admits_are_judged_as_by_the_webhook(
     resources: dict[str, int], selector: dict[str, str]
 ) -> None:
     """New, changed, and changed while bound."""
-    old = Group(ObjectMeta(name="team"), GroupSpec({"nvidia.com/gpu": 1}))
-    bound = Group(ObjectMeta(name="team"), old.spec, GroupStatus(node_name="node-1"))
-    new = Group(ObjectMeta(name="team"), GroupSpec(resources, "spread", selector))
+    old = Group(GroupMeta(name="team"), GroupSpec({"nvidia.com/gpu": 1}))
+    bound = Group(GroupMeta(name="team"), old.spec, GroupStatus(node_name="node-1"))
+    new = Group(GroupMeta(name="team"), GroupSpec(resources, "spread", selector))
 
     sameness.grouped_the_same(None, new)
     sameness.grouped_the_same(old, new)
@@ -190,5 +190,5 @@ def test_a_group_that_pods_use_is_not_deleted(number: int) -> None:
 
     said = policies()["deviceshare-groups"].refusal(a_request("DELETE", old=group))
 
-    assert said == review_deleted_group(Group(ObjectMeta(name="team")), users)
+    assert said == review_deleted_group(Group(GroupMeta(name="team")), users)
     assert bool(said) == bool(number)

@@ -17,7 +17,7 @@ from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.settings import InjectionSettings
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
-from deviceshare.domain.objects.groups import AllowedNamespaces, Group, GroupSpec, GroupStatus, LabelSelector
+from deviceshare.domain.objects.groups import AllowedNamespaces, Group, GroupMeta, GroupSpec, GroupStatus, LabelSelector
 from deviceshare.domain.objects.ledger import Claim, claim_bytes
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
@@ -35,7 +35,7 @@ from tests.unit.web.mirrors import FixedMirror
 
 Json = dict[str, Any]
 IDENTITY = "system:serviceaccount:deviceshare-system:deviceshare"
-GROUP = Group(ObjectMeta(name="team", uid="1"), GroupSpec({"nvidia.com/gpu": 1}), GroupStatus(node_name="node-1"))
+GROUP = Group(GroupMeta(name="team", uid="1"), GroupSpec({"nvidia.com/gpu": 1}), GroupStatus(node_name="node-1"))
 USER = Pod(ObjectMeta(name="user", namespace="a", annotations={"deviceshare.io/group": "team"}), PodSpec("node-1"))
 
 
@@ -124,7 +124,7 @@ def ready(pod: Json) -> Json:
 async def test_a_pod_of_a_namespace_that_its_group_does_not_allow_is_refused() -> None:
     """By the request's namespace; one whose labels aren't known yet is admitted, and bind decides."""
     allowed = AllowedNamespaces("Selector", LabelSelector({"team": "vision"}), ["a"], "ask ada")
-    closed = Group(ObjectMeta(name="team", uid="1"), GroupSpec({"nvidia.com/gpu": 1}, allowed_namespaces=allowed))
+    closed = Group(GroupMeta(name="team", uid="1"), GroupSpec({"nvidia.com/gpu": 1}, allowed_namespaces=allowed))
     namespaces = Namespaces()
     namespaces.set_labels("b", {"team": "speech"})
     webhooks = Webhooks(namespaces=namespaces, group=closed)

@@ -9,13 +9,12 @@ from aiohttp import ClientSession
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.groups import AllowedNamespaces, Group, GroupSpec
-from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.groups import AllowedNamespaces, Group, GroupMeta, GroupSpec
 from tests.unit.web.test_admission import Json, Webhooks, a_pod, patched
 
 ALLOWED = AllowedNamespaces("Selector", names=["a"])
 SPEC = GroupSpec({"nvidia.com/gpu": 1}, allowed_namespaces=ALLOWED, handover="claim")
-GROUP = Group(ObjectMeta(name="team", uid="1"), SPEC)
+GROUP = Group(GroupMeta(name="team", uid="1"), SPEC)
 
 
 @pytest.fixture
