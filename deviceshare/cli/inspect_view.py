@@ -363,8 +363,15 @@ def _name(node: NodeView, device: DeviceView) -> str:
 
 
 def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
+    section = waiting(picture.waiting, shown, now)
+    why = next((f"pod {pod.pod}" for pod in picture.waiting if pod.why.details), "")
+    return [*section, styled(f"Why on each node: deviceshare explain {why}", "dim")] if why and shown else section
+
+
+def waiting(waits: Iterable[WaitingPod], shown: int | None, now: datetime) -> Section:
+    """Pods that wait, those of one workload together, and what for; in full where `shown` is None."""
     alike: defaultdict[tuple[str, str, str], list[WaitingPod]] = defaultdict(list)
-    for pod in picture.waiting:
+    for pod in waits:
         alike[pod.group, pod.share, pod.workload or pod.reason].append(pod)
 
     def parts(lines: list[list[WaitingPod]]) -> list[Part]:
@@ -383,9 +390,7 @@ def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
     def pods_of(rest: list[list[WaitingPod]]) -> str:
         return counted(sum(map(len, rest)), "pod")
 
-    section = folded_parts(alike.values(), parts, shown, "line", summary=pods_of)
-    why = next((f"pod {pod.pod}" for pod in picture.waiting if pod.why.details), "")
-    return [*section, styled(f"Why on each node: deviceshare explain {why}", "dim")] if why and shown else section
+    return folded_parts(alike.values(), parts, shown, "line", summary=pods_of)
 
 
 def total(picture: Picture) -> list[Cell]:

@@ -1,8 +1,8 @@
 """`deviceshare plan`: where manifests would land, without applying them."""
 
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -10,9 +10,21 @@ from msgspec.structs import replace
 
 from deviceshare.cli.cluster import Target
 from deviceshare.cli.inspect_view import nodes as nodes_table
-from deviceshare.cli.inspect_view import total
+from deviceshare.cli.inspect_view import total, waiting
 from deviceshare.cli.manifests import Manifests, given, wanted
-from deviceshare.cli.output import SHOWN, Part, Row, answer_with, folded, group_name, note, spaced, styled
+from deviceshare.cli.output import (
+    SHOWN,
+    Part,
+    Row,
+    answer_with,
+    folded,
+    group_name,
+    indented,
+    joined,
+    note,
+    spaced,
+    styled,
+)
 from deviceshare.cli.parameters import complete_namespaces, on_cluster, output_as
 from deviceshare.cli.snapshot import ClusterSnapshot, labels_text, look, replayed, take_in
 from deviceshare.domain.admission.settings import OTHER_SCHEDULERS
@@ -157,16 +169,10 @@ def _where(equals: int, *, already: bool, only: bool = False) -> str:
 
 
 def _waiting(plan: Plan, shown: int | None) -> list[Part]:
-    alike: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for waits in plan.waiting:
-        alike[waits.group, waits.reason].append(waits.pod)
-    waiting = {group for group, _ in alike}
-    for placement in plan.groups:
-        if not placement.node and placement.group not in waiting:
-            alike[placement.group, placement.message] = []
-
-    def rows(line: tuple[tuple[str, str], list[str]]) -> Iterator[Row]:
-        (group, reason), pods = line
-        yield group_name(group) if group else "share", listed(pods, most=1) or "-", styled(reason, "yellow")
-
-    return folded(("WAITING", "PODS", "REASON"), alike.items(), rows, shown, "line")
+    named = {pod.group for pod in plan.waiting}
+    parts = waiting(plan.waiting, shown, datetime.now(UTC))
+    for group in (each for each in plan.groups if not each.node and each.group not in named):
+        parts = parts or [styled("WAITING", "bold")]
+        parts += [joined("group ", group_name(group.group)), indented([(group.message,)])]
+    why = shown and any(pod.why.details for pod in plan.waiting)
+    return [*parts, styled("Why on each node: -d", "dim")] if why else parts

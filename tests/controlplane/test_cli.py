@@ -98,7 +98,7 @@ def test_what_was_seen_is_explained_without_the_cluster(pool: Pool, busy: tuple[
     text = Path(file).read_text()
     assert "PASSWORD" not in text and "secret-of-mine" not in text
     manifest = json.dumps(pod("late", second))
-    planned = deviceshare(pool, "plan", "-f", "-", "--nodes", file, "-n", pool.name, stdin=manifest, code=3)
+    planned = deviceshare(pool, "plan", "-d", "-f", "-", "--nodes", file, "-n", pool.name, stdin=manifest, code=3)
     assert second in planned and f"{first} holds" in planned
     assert "no pod x/y" in deviceshare(pool, "explain", "pod", "x/y", "--snapshot", file, code=1)
 
