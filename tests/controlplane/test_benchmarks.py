@@ -7,19 +7,28 @@ from click.testing import CliRunner
 
 from deviceshare.domain.admission import settings
 from tests.benchmarks import scheduling
-from tests.benchmarks.scheduling import CONTENDERS, Contender
+from tests.benchmarks.scheduling import CONTENDERS, Contender, SharedClaims
 from tests.kubernetes_versions import before, since
 
 
-@before(36)
+@before(34)
 def test_all_contenders_schedule_all_pods() -> None:
     """kube-scheduler alone, the agreeable extender, and deviceshare behind its webhooks, on one API server."""
+    measured_are(
+        each for each in CONTENDERS if each.admission != settings.POLICIES and not isinstance(each, SharedClaims)
+    )
+
+
+@since(34)
+@before(36)
+def test_all_contenders_schedule_all_pods_and_pods_that_share_claims() -> None:
+    """Where the API server serves DRA."""
     measured_are(each for each in CONTENDERS if each.admission != settings.POLICIES)
 
 
 @since(36)
 def test_all_contenders_schedule_all_pods_by_policies_too() -> None:
-    """Where the API server serves them."""
+    """Where the API server serves them, and DRA."""
     measured_are(CONTENDERS)
 
 
