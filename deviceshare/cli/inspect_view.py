@@ -369,7 +369,7 @@ def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
 
 
 def waiting(waits: Iterable[WaitingPod], shown: int | None, now: datetime) -> Section:
-    """Pods that wait, those of one workload together, and what for; in full where `shown` is None."""
+    """Waiting pods, those of one workload together, and their reasons; in full where `shown` is None."""
     alike: defaultdict[tuple[str, str, str], list[WaitingPod]] = defaultdict(list)
     for pod in waits:
         alike[pod.group, pod.share, pod.workload or pod.reason].append(pod)
