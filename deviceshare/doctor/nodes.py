@@ -387,7 +387,7 @@ def judge_shares(nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> Itera
         text, _, cure = why.partition(": ")
         what = f"limits of shares can't be exceeded on {listed(names)}"
         if why:
-            what = f"shares are only counted on {listed(names)}: {text}"
+            what = f"limits of shares aren't enforced on {listed(names)}: {text}"
         yield Finding(OK, what, cure)
     for resource, names in sorted(advertised.items()):
         reason = shared_resources.leftover_reason([resource])

@@ -132,6 +132,7 @@ def _condition(group: Group, type_: str, status: str, reason: Reason, now: str) 
     for each in group.status.conditions:
         if each.type == type_:
             before = each
+            break
     return Condition(
         type=type_,
         status=status,

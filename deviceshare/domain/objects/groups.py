@@ -323,8 +323,8 @@ class Group(Struct, frozen=True, gc=False, rename="camel"):
     def as_read(self) -> dict[str, Any]:
         """The metadata of a write that fails where somebody has written the group since it was read.
 
-        The first one also clears the record of who set which field, which takes the API server about as long as all
-        else of a write. It stays where somebody applies the group server-side: then it decides.
+        The first one also clears the record of who set which field, through which the API server works at each write
+        (decision 4). It stays where somebody applies the group server-side: then it says what the next apply removes.
         https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields
         """
         meta: dict[str, Any] = {"resourceVersion": self.metadata.resource_version}
