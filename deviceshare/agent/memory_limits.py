@@ -20,7 +20,7 @@ import structlog
 from deviceshare import nvidia
 from deviceshare.agent.own_node import OwnNode
 from deviceshare.domain.device_health.containers import control_group_of
-from deviceshare.domain.device_health.memory_limits import NO_LIMIT, Limit, LimitKey, PodLimits, limits_of
+from deviceshare.domain.device_health.memory_limits import NO_LIMIT, Limit, LimitKey, PodLimits, limits_of, unintercepted
 from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, INTERCEPT, MAX_LIMITS, NO_LIMITS, LimitReport
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.shares import in_gib
@@ -102,6 +102,7 @@ class MemoryLimits:
         missing.
         """
         self._otherwise = INTERCEPT if intercepts and mode != NO_LIMITS else ""
+        self._unintercepted: tuple[LimitReport, ...] = ()
         self.outcome = LimitsOutcome() if mode in (BY_AGENT, HOOK) else self._none(_SWITCHED_OFF)
         self._node = node
         self._on_limited = on_limited
@@ -134,7 +135,7 @@ class MemoryLimits:
     @property
     def enabled(self) -> bool:
         """Whether it has anything to do."""
-        return self._mode in (BY_AGENT, HOOK)
+        return self._mode in (BY_AGENT, HOOK) or bool(self._otherwise)
 
     @property
     def fault(self) -> str:
@@ -148,7 +149,8 @@ class MemoryLimits:
         self._node.ledgers.subscribe(lambda _: self._dirty.set())
         self._node.pods.subscribe(lambda _: self._dirty.set())
         loop = asyncio.get_running_loop()
-        threading.Thread(target=self._look_on, args=(loop,), name="memory-limits", daemon=True).start()
+        if self._mode in (BY_AGENT, HOOK):
+            threading.Thread(target=self._look_on, args=(loop,), name="memory-limits", daemon=True).start()
         try:
             while True:
                 self._want()
@@ -156,7 +158,7 @@ class MemoryLimits:
                     async with asyncio.timeout(SLOW_SECONDS):
                         await self._dirty.wait()
                 except TimeoutError:
-                    if time.monotonic() - self._looked > SLOW_SECONDS:
+                    if self._mode in (BY_AGENT, HOOK) and time.monotonic() - self._looked > SLOW_SECONDS:
                         self._take(self._none(_HUNG), ())
                 self._dirty.clear()
                 await asyncio.sleep(GATHER_SECONDS)
@@ -168,6 +170,9 @@ class MemoryLimits:
         ledger, known = self._node.ledger or NodeDevices(), self._node.ledgers.synced and self._node.pods.synced
         by_uid = {pod.metadata.uid: pod for pod in self._node.pods.values() if not pod.finished}
         self._wanted = known and not ledger.metadata.unreadable, tuple(limits_of(ledger, by_uid, self._lowered))
+        self._unintercepted = tuple(unintercepted(ledger, by_uid)[:MAX_LIMITS]) if self._otherwise else ()
+        if self.outcome.mode == INTERCEPT and self.outcome.reports != self._unintercepted:
+            self._take(self.outcome._replace(reports=self._unintercepted), ())
 
     def _forget_withdrawn(self) -> None:
         """A limit may grow again once no report says any more that it was lowered: the leader decides by that."""
@@ -177,7 +182,9 @@ class MemoryLimits:
 
     def _none(self, obstacle: str) -> LimitsOutcome:
         """That the driver limits nothing, and why."""
-        return LimitsOutcome(self._otherwise, f"{_EVADABLE}; {obstacle}" if self._otherwise else obstacle)
+        if not self._otherwise:
+            return LimitsOutcome("", obstacle)
+        return LimitsOutcome(INTERCEPT, f"{_EVADABLE}; {obstacle}", self._unintercepted)
 
     def _take(self, outcome: LimitsOutcome, news: Collection[_News]) -> None:
         """On the event loop: what a look found."""

@@ -316,7 +316,7 @@ def _limits(ledger: NodeDevices, pod: Pod) -> dict[str, str]:
     """Whether its share is enforced, why not, and what becomes of another size that was asked for."""
     mine = [each for each in ledger.status.hardware.limits if each.uid == pod.metadata.uid]
     missing = listed(sorted({each.missing for each in mine} - {""}))
-    why = ledger.counts_only or missing
+    why = missing or ledger.counts_only
     resize = judge(ledger, pod)
     return {
         "limits": f"{ledger.limits_of(pod.metadata.uid)}{f': {why}' if why else ''}",

@@ -12,9 +12,10 @@ import msgspec
 
 from deviceshare.domain import contract
 from deviceshare.domain.device_health.containers import NodePod
+from deviceshare.domain.objects.hardware import LimitReport
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.share_wishes import burst_mib, sizes_wanted
-from deviceshare.domain.objects.shares import INITS, Share, current
+from deviceshare.domain.objects.shares import INITS, INTERCEPTED, Share, container_annotation, current
 from deviceshare.domain.placement.rooms import mib, units
 
 
@@ -73,6 +74,19 @@ def limits_of(ledger: NodeDevices, pods: Mapping[str, NodePod], lowered: Mapping
         if claim.pod and (pod := pods.get(uid)):
             found.append(_of_pod(ledger, uid, pod, claim.shares, reported))
     return found
+
+
+def unintercepted(ledger: NodeDevices, pods: Mapping[str, NodePod]) -> list[LimitReport]:
+    """The containers whose Binding gave them no limit for HAMi-core: it wasn't there yet; `pods` by UID."""
+    parts = [(uid, s) for uid, claim in ledger.claims.items() for s in current(claim.shares) if uid in pods]
+    return sorted(
+        LimitReport(pods[uid].metadata.key, uid, s.container, ledger.present(s.device).uuid, missing=_BOUND_BEFORE)
+        for uid, s in parts
+        if container_annotation(INTERCEPTED, s.container) not in pods[uid].metadata.annotations
+    )
+
+
+_BOUND_BEFORE: Final = "it was bound before HAMi-core was there: recreate the pod"
 
 
 def _of_pod(

@@ -258,10 +258,9 @@ class NodeDevices(Struct, frozen=True, dict=True, rename="camel"):
     def limits_of(self, uid: str) -> str:
         """Whether the share of a pod is ENFORCED, INTERCEPTED, or COUNTED, also where its limit is missing now."""
         hardware = self.status.hardware
-        if hardware.memory_limits == INTERCEPT:
-            return INTERCEPTED
-        missing = any(each.uid == uid and each.missing for each in hardware.limits)
-        return COUNTED if self.counts_only or missing else ENFORCED
+        if any(each.uid == uid and each.missing for each in hardware.limits):
+            return COUNTED
+        return INTERCEPTED if hardware.memory_limits == INTERCEPT else COUNTED if self.counts_only else ENFORCED
 
     def held(self, claim: Claim) -> Devices:
         """What the claim holds, in the node's present numbering; former devices not among them."""

@@ -233,19 +233,27 @@ async def test_what_the_hook_did_is_left_and_what_it_did_not_is_repaired(shop: L
         assert (agent.outcome.mode, shop.repairs) == (HOOK, 1)
 
 
-@pytest.mark.parametrize("mode", [BY_AGENT, HOOK])
+@pytest.mark.parametrize("mode", [BY_AGENT, HOOK, INTERCEPT])
 async def test_where_the_driver_cannot_programs_are_intercepted_if_the_library_is_loaded(
     shop: LimitedNode, mode: str
 ) -> None:
-    """With the reason why that is all."""
+    """With the reason why that is all, and the containers that were bound before the library was there."""
     shop.script.error("nvmlDeviceGetMemoryLimits_v1", 13)
+    shop.share(1, {"main": {0: 8192}})
+    shop.share(2, {"main": {0: 8192}}, **{"cuda-memory-limit.main": "8192m"})
     shop.mode, shop.intercepts = mode, True
     async with shop.agent() as agent:
         await until(lambda: agent.outcome.mode == INTERCEPT)
         assert agent.outcome.obstacle.startswith("HAMi-core alone keeps programs to their shares")
-        assert "install r615" in agent.outcome.obstacle
-    alone, none = (MemoryLimits(shop.own, list, mode=by, intercepts=True) for by in (INTERCEPT, NO_LIMITS))
-    assert [(each.outcome.mode, each.enabled) for each in (alone, none)] == [(INTERCEPT, False), ("", False)]
+        assert ("shares.memoryLimits=agent" if mode == INTERCEPT else "install r615") in agent.outcome.obstacle
+        await until(lambda: [(each.pod, each.container) for each in agent.outcome.reports] == [("ns/p1", "main")])
+        assert "recreate the pod" in agent.outcome.reports[0].missing
+        await asyncio.sleep(0.5)
+        assert len(agent.outcome.reports) == 1
+        shop.share(1, {"main": {0: 8192}}, **{"cuda-memory-limit.main": "8192m"})
+        await until(lambda: not agent.outcome.reports)
+    none = MemoryLimits(shop.own, list, mode=NO_LIMITS, intercepts=True)
+    assert (none.outcome.mode, none.enabled) == ("", False)
 
 
 def test_the_library_is_found_where_it_is_loaded_in_the_agent_itself(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def test_a_framework_at_its_own_limit_does_not_meet_the_drivers(gib: int) -> Non
         (BY_AGENT, [], "enforced"),
         (INTERCEPT, [], f"intercepted: {OLD}"),
         (BY_AGENT, [LimitReport("ns/p", "uid-of-p", "main", "GPU-0", missing="refused")], "counted: refused"),
+        (INTERCEPT, [LimitReport("ns/p", "uid-of-p", "main", "GPU-0", missing="refused")], "counted: refused"),
     ],
 )
 def test_people_are_shown_whether_a_share_is_enforced(by: str, limits: list[LimitReport], word: str) -> None:
