@@ -20,7 +20,14 @@ import structlog
 from deviceshare import nvidia
 from deviceshare.agent.own_node import OwnNode
 from deviceshare.domain.device_health.containers import control_group_of
-from deviceshare.domain.device_health.memory_limits import NO_LIMIT, Limit, LimitKey, PodLimits, limits_of, unintercepted
+from deviceshare.domain.device_health.memory_limits import (
+    NO_LIMIT,
+    Limit,
+    LimitKey,
+    PodLimits,
+    limits_of,
+    unintercepted,
+)
 from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, INTERCEPT, MAX_LIMITS, NO_LIMITS, LimitReport
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.shares import in_gib
