@@ -26,7 +26,7 @@ from deviceshare.domain import vendors
 from deviceshare.domain.contract import INVENTORY_ANNOTATION, MODE_LABEL, MODE_SHARED
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.kube.api import Api
-from deviceshare.kube.connection import Connection, connect, within
+from deviceshare.kube.connection import Connection, connect
 from deviceshare.kube.mirror import ApiMirror
 from deviceshare.loops.kinds import LEASES, NODES
 from deviceshare.loops.ports import AlreadyExists, ApiError, NotFound, ObjectChange
@@ -247,8 +247,7 @@ class Kubelet:
         """Ends the deletion that somebody began: only a kubelet may set the grace period to 0."""
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}}
         path, data = PODS.path(pod.metadata.name, pod.metadata.namespace), msgspec.json.encode(body)
-        async with self._connection.request("DELETE", path, body=data, timeout=within(_DELETE_TIMEOUT)) as answer:
-            await answer.read()
+        await self._connection.call("DELETE", path, body=data, timeout=_DELETE_TIMEOUT)
 
     def _node_changed(self, group: asyncio.TaskGroup, change: ObjectChange[Node]) -> None:
         name, old, node = change

@@ -22,7 +22,7 @@ from release.closure import normal
 
 NAME: Final = "deviceshare.pyz"
 START: Final = Path(__file__).parent / "start.py"
-DAEMONS: Final = frozenset({"grpclib", "h2", "hpack", "httptools", "hyperframe", "protobuf", "uvloop"})
+DAEMONS: Final = frozenset({"grpclib", "h2", "hpack", "hyperframe", "protobuf", "uvloop"})
 """What only `deviceshare run` and `deviceshare agent` need."""
 LEFT_OUT: Final = re.compile(
     r"""

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-import aiohttp
 import msgspec
 from msgspec import Raw, Struct, field
 
 from deviceshare.domain.objects.object_decoder import decoder_of
-from deviceshare.kube.connection import CONNECT_TIMEOUT, Connection, within
+from deviceshare.kube.connection import Connection
+from deviceshare.kube.http_client import TooLong
 from deviceshare.kube.refusals import ApiStatus, Unserved, refusal_of_status
 from deviceshare.loops.ports import ApiError, Expired, Invalid, Kind, Unavailable, Undecodable
 
@@ -107,7 +107,7 @@ class WatchEvent(Struct, frozen=True):
     object: Raw
 
 
-async def events(content: aiohttp.StreamReader) -> AsyncIterator[WatchEvent]:
+async def events(content: AsyncIterator[bytes]) -> AsyncIterator[WatchEvent]:
     """The events of a watch, until it ends.
 
     Raises the `ApiError` of an ERROR event, and Expired for a line that is no event: what it should have said can
@@ -124,14 +124,14 @@ async def events(content: aiohttp.StreamReader) -> AsyncIterator[WatchEvent]:
         yield event
 
 
-async def lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def lines(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The whole lines of a stream, empty ones left out. A last line that was cut off is left out.
 
-    aiohttp's own `readline` refuses lines longer than its buffer; here nothing is scanned twice, however long the line.
+    Nothing is scanned twice, however long the line.
     """
     pending: list[bytes] = []
     size = 0
-    async for chunk in content.iter_any():
+    async for chunk in content:
         head, *rest = chunk.split(b"\n")
         pending.append(head)
         size += len(head)
@@ -170,10 +170,6 @@ MANAGER = {"fieldManager": "deviceshare"}
 class ListMeta(Struct, frozen=True, rename="camel"):
     resource_version: str = ""
     continue_: str = field(default="", name="continue")
-
-
-class _TooLong(Exception):
-    """An answer has more bytes than may be read."""
 
 
 class Page(Struct, frozen=True):
@@ -305,7 +301,7 @@ class Api:
         https://kubernetes.io/docs/tasks/access-application-cluster/access-cluster-services/#manually-constructing-apiserver-proxy-urls
         """
         proxy = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(pod)}:{port}/proxy"
-        return _decode(await self._call("GET", f"{proxy}/{path}", {}, timeout=timeout), answer)
+        return _decode(await self._connection.call("GET", f"{proxy}/{path}", timeout=timeout), answer)
 
     async def server_version(self) -> tuple[int, int]:
         """Kubernetes' (major, minor), as (1, 20)."""
@@ -351,7 +347,7 @@ class Api:
             limit = int(query.get("limit", "0"))
             try:
                 page = _decode(await self._read(path, query, timeout, most=PAGE_BYTES if limit > 1 else 0), Page)
-            except _TooLong:
+            except TooLong:
                 query = {**query, "limit": str(max(limit // SMALLER, 1))}
                 continue
             objects += map(decode, page.items or ())
@@ -376,24 +372,24 @@ class Api:
             "timeoutSeconds": str(int(last)),
         }
         path = path_of(kind, "", namespace)
-        patience = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=quiet)
         try:
             async with (
                 asyncio.timeout(self._timeout) as opening,
-                self._connection.request("GET", path, query=query, timeout=patience) as response,
+                self._connection.stream(path, query=query, quiet=quiet) as content,
             ):
                 opening.reschedule(None)
-                yield events(response.content)
+                yield events(content)
         except TimeoutError as error:
             raise Unavailable(f"watch {path}: no answer within {self._timeout:g} s") from error
 
     async def _read(self, path: str, query: Mapping[str, str], timeout: float | None = None, *, most: int = 0) -> bytes:
-        """The answer; raises _TooLong where it has more than `most` bytes, if that is given."""
+        """The answer; raises TooLong where it has more than `most` bytes, if that is given."""
         deadline = time.monotonic() + (timeout or self._timeout)
         pauses = delays(0.1, 2.0)
         while True:
             try:
-                return await self._call("GET", path, query, timeout=deadline - time.monotonic(), most=most)
+                left = deadline - time.monotonic()
+                return await self._connection.call("GET", path, query=query, timeout=left, most=most)
             except Unserved:
                 raise  # the CRDs have to be applied first
             except Unavailable as error:
@@ -412,22 +408,10 @@ class Api:
         content_type: str = "application/json",
         timeout: float | None = None,
     ) -> bytes:
-        data = msgspec.json.encode(body)
-        timeout = timeout or self._timeout
-        return await self._call(method, path, query, timeout=timeout, body=data, content_type=content_type)
-
-    async def _call(
-        self, method: str, path: str, query: Mapping[str, str], *, timeout: float, most: int = 0, **content: Any
-    ) -> bytes:
-        async with self._connection.request(method, path, query=query, timeout=within(timeout), **content) as response:
-            if not most:
-                return await response.read()
-            answer = bytearray()
-            async for chunk in response.content.iter_any():
-                answer += chunk
-                if len(answer) > most:
-                    raise _TooLong
-            return bytes(answer)
+        data, timeout = msgspec.json.encode(body), timeout or self._timeout
+        return await self._connection.call(
+            method, path, query=query, timeout=timeout, body=data, content_type=content_type
+        )
 
     async def list(
         self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""

@@ -57,12 +57,12 @@ _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger
 
 
 def refusal(request: str, code: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """The error for an HTTP status of 300 and above."""
+    """The error for an HTTP status of 300 and above; `headers` by their names in lower case."""
     try:
         status = decoder_of(ApiStatus).decode(body)
     except msgspec.DecodeError:  # not from the API server proper: a proxy, or a handler without a Status
         status = ApiStatus(message=body[:200].decode(errors="replace").strip())
-    after = headers.get("Retry-After", "")
+    after = headers.get("retry-after", "")
     return refusal_of_status(request, status, code, float(after) if after.isdecimal() else None)
 
 

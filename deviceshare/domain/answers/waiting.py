@@ -277,7 +277,7 @@ def _behind_our_gate(pod: Pod, reason: Reason) -> Reason:
 
 def _met_nowhere(fleet: Fleet, request: Request) -> _MetNowhere:
     situations = fleet.situations
-    wants, shared = _wants(request), situations.number({})
+    wants, shared = _wants(request), len(situations.selected({}))
     if not shared:
         return _MetNowhere(_waiting(f"waiting for {wants}, but no node is shared", NOT_SHARED.cure))
     fits, refused = situations.overview(request)

@@ -18,7 +18,7 @@ from deviceshare.domain.placement.device_states import DeviceState, device_state
 from deviceshare.domain.placement.holds import not_held
 from deviceshare.domain.placement.join_obstacles import BlindSpots, Namespaces, UnreadableObject
 from deviceshare.domain.placement.ledger_budget import Crowding, crowding
-from deviceshare.domain.placement.node_indexes import DeviceSizes, Selections
+from deviceshare.domain.placement.node_indexes import DeviceSizes
 from deviceshare.domain.placement.rooms import Room, used
 from deviceshare.domain.placement.shapes import EFFORT, Filtered, Shape, Situations, counts, opaque
 from deviceshare.domain.placement.shared_resources import advertised
@@ -174,7 +174,6 @@ class Fleet:
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
-        self._selections = Selections()
         self._ledgers: dict[str, NodeDevices] = {}
         self._states: dict[str, tuple[DeviceState, ...]] = {}
         self._rooms: dict[str, tuple[tuple[Device, Room], ...]] = {}
@@ -198,7 +197,6 @@ class Fleet:
     def set_node(self, name: str, node: Node | None) -> None:
         """Takes in a node's newest state; None when it is gone."""
         _put(self._nodes, name, node)
-        self._selections.set_labels(name, node.metadata.labels if node else None)
         self._measure(name)
         self._reshape(name)
 
@@ -367,8 +365,7 @@ class Fleet:
         return Filtered([] if reason else here, refused)
 
     def _filter_unbound(self, request: Request, names: Iterable[str]) -> Filtered:
-        selector = request.node_selector
-        selected = self._selections.matching(selector) if selector else None
+        selected = self.situations.selected(request.node_selector) if request.node_selector else None
         return self._shapes.filter(request, names, selected)
 
     def fitting(self, request: Request) -> Iterable[str]:

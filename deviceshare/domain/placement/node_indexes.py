@@ -19,7 +19,7 @@ from deviceshare.domain.placement.device_states import DeviceState
 KEPT: Final = 1024
 """Selectors. A change of a node compares its labels with each: a third of a millisecond."""
 KEPT_NAMES: Final = 200_000
-"""Names of nodes in all of them together, eight bytes each."""
+"""Names of nodes in all of them together, some sixty bytes each."""
 
 Labels = Mapping[str, str]
 V = TypeVar("V", bound=Hashable)
@@ -28,13 +28,13 @@ V = TypeVar("V", bound=Hashable)
 class _Selected(Generic[V]):
     """The nodes that one selector matches."""
 
-    __slots__ = ("names", "number", "version", "wanted")
+    __slots__ = ("every", "names", "version", "wanted")
 
     def __init__(self, wanted: frozenset[tuple[str, str]], version: int) -> None:
         self.wanted = wanted
         self.version = version
-        self.number = 0
         self.names: dict[V, list[str]] = {}
+        self.every: set[str] = set()
 
     def matches(self, labels: Labels) -> bool:
         # A comparison of item views asks in C whether each wanted label is there.
@@ -42,12 +42,12 @@ class _Selected(Generic[V]):
 
     def add(self, name: str, value: V) -> None:
         insort(self.names.setdefault(value, []), name)
-        self.number += 1
+        self.every.add(name)
 
     def remove(self, name: str, value: V) -> None:
         names = self.names[value]
         del names[bisect_left(names, name)]
-        self.number -= 1
+        self.every.discard(name)
         if not names:
             del self.names[value]
 
@@ -87,9 +87,9 @@ class NodesAlike(Generic[V]):
         """By value, the nodes that have all of these labels, sorted. Not to be kept: it changes with the nodes."""
         return self._selected(selector).names
 
-    def number(self, selector: Labels) -> int:
-        """How many nodes have all of these labels."""
-        return self._selected(selector).number
+    def every(self, selector: Labels) -> Set[str]:
+        """The nodes that have all of these labels; likewise."""
+        return self._selected(selector).every
 
     def version(self, selector: Labels) -> int:
         """Another one whenever `names` may be another."""
@@ -106,14 +106,14 @@ class NodesAlike(Generic[V]):
         for value, names in self._all.names.items():
             if mine := [name for name in names if found.matches(self._nodes[name][0])]:
                 found.names[value] = mine
-                found.number += len(mine)
+                found.every.update(mine)
         self._forget()
         return found
 
     def _forget(self) -> None:
-        number = sum(each.number for each in self._kept.values()) if len(self._kept) > 1 else 0
+        number = sum(len(each.every) for each in self._kept.values()) if len(self._kept) > 1 else 0
         while len(self._kept) > 1 and (len(self._kept) > KEPT or number > KEPT_NAMES):
-            number -= self._kept.popitem(last=False)[1].number
+            number -= len(self._kept.popitem(last=False)[1].every)
 
 
 # Device counts: how many devices each shared node has, free or not, kept up to date at each change.
@@ -202,46 +202,3 @@ class DeviceSizes:
             sizes = [size for each in self._of.values() for resource, size in each if resource in key]
             self._largest[key] = max(sizes) if sizes and all(sizes) else 0
         return self._largest[key]
-
-
-# The nodes that match groups' selectors, kept for a filter call.
-# A call may name thousands of nodes, and to read the labels of each takes most of its time. So the nodes are kept for
-# the selectors of the latest calls, and updated at each change of a node.
-
-KEPT_SELECTIONS: Final = 64
-"""Selectors. Groups have few different ones; with more, a call reads the labels of all nodes now and then."""
-
-
-class Selections:
-    """Mutable, but pure: no await, no clock, no log."""
-
-    def __init__(self) -> None:
-        self._labels: dict[str, Labels] = {}
-        self._matching: dict[frozenset[tuple[str, str]], set[str]] = {}
-        """By selector, the least recently used first."""
-
-    def set_labels(self, node: str, labels: Labels | None) -> None:
-        """Takes in a node's newest labels; None when it is gone."""
-        if labels is None:
-            self._labels.pop(node, None)
-        elif labels != self._labels.get(node):
-            self._labels[node] = labels
-        else:
-            return
-        for selector, nodes in self._matching.items():
-            if labels is not None and labels.items() >= selector:
-                nodes.add(node)
-            else:
-                nodes.discard(node)
-
-    def matching(self, selector: Labels) -> Set[str]:
-        """The names of the nodes that have all of these labels; of all nodes where there are none."""
-        key = frozenset(selector.items())
-        nodes = self._matching.pop(key, None)
-        if nodes is None:
-            # A comparison of item views asks in C whether each wanted label is there.
-            nodes = {node for node, labels in self._labels.items() if labels.items() >= key}
-            if len(self._matching) >= KEPT_SELECTIONS:
-                del self._matching[next(iter(self._matching))]
-        self._matching[key] = nodes
-        return nodes

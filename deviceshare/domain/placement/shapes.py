@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence, Set
 from heapq import merge
 from itertools import chain, count, islice
 from typing import Final, NamedTuple
@@ -246,9 +246,9 @@ class Situations:
         """Every node that is or was shared, sorted."""
         return list(self._names)
 
-    def number(self, selector: Mapping[str, str]) -> int:
-        """How many shared nodes have all of these labels."""
-        return self._alike.number(selector)
+    def selected(self, selector: Mapping[str, str]) -> Set[str]:
+        """The shared nodes that have all of these labels. Not to be kept: it changes with the nodes."""
+        return self._alike.every(selector)
 
     def overview(self, request: Request) -> Overview:
         """Where a request fits that is met nowhere yet, of all shared nodes that its selector matches."""
