@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deviceshare import assets
 from deviceshare.domain.admission import settings
 from deviceshare.kube.api import Api
-from deviceshare.kube.connection import Connection, connect, within
+from deviceshare.kube.connection import Connection, connect
 from deviceshare_sandbox import binaries, credentials
 from deviceshare_sandbox.components import Component, Components, choose_ports
 from deviceshare_sandbox.credentials import SandboxAuthority, write_key
@@ -156,8 +156,7 @@ async def control_plane(nodes: int, devices: int) -> AsyncIterator[tuple[Control
 
 async def send(connection: Connection, method: str, path: str, body: bytes | None = None) -> bytes:
     """One request; the answer's body."""
-    async with connection.request(method, path, timeout=within(_REQUEST_SECONDS), body=body) as answer:
-        return await answer.read()
+    return await connection.call(method, path, timeout=_REQUEST_SECONDS, body=body)
 
 
 @contextlib.contextmanager

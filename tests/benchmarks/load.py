@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.object_decoder import ObjectMeta
-from deviceshare.kube.api import Api, path_of
-from deviceshare.kube.connection import Connection, within
+from deviceshare.kube.api import Api, lines, path_of
+from deviceshare.kube.connection import Connection
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
 from deviceshare.loops.ports import AlreadyExists, Forbidden, Unavailable
 from tests.benchmarks.control_plane import send
@@ -156,8 +156,8 @@ async def _as_bound(connection: Connection, version: str) -> AsyncGenerator[str,
     """
     while True:
         watching = {"watch": "1", "fieldSelector": "spec.nodeName!=", "resourceVersion": version}
-        async with connection.request("GET", PODS, query=watching, timeout=within(_PATIENCE_SECONDS)) as events:
-            async for line in events.content:
+        async with connection.stream(PODS, query=watching, quiet=_PATIENCE_SECONDS) as chunks:
+            async for line in lines(chunks):
                 metadata = _bound.decode(line).object.metadata
                 version = metadata.resource_version
                 yield metadata.name

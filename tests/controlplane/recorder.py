@@ -11,13 +11,20 @@ from deviceshare.kube.connection import Connection
 
 def record(file: Path) -> None:
     """Has every request from now on written down before it is sent, those that will be refused, too."""
-    send, log = Connection.request, file.open("a", buffering=1)
+    send, stream, log = Connection.call, Connection.stream, file.open("a", buffering=1)
 
-    def recorded(self: Connection, method: str, path: str, **options: Any) -> Any:
+    def note(method: str, path: str, options: dict[str, Any]) -> None:
         log.write(json.dumps([method, path, dict(options.get("query") or {})]) + "\n")
+
+    def called(self: Connection, method: str, path: str, **options: Any) -> Any:
+        note(method, path, options)
         return send(self, method, path, **options)
 
-    Connection.request = recorded  # type: ignore[method-assign]
+    def streamed(self: Connection, path: str, **options: Any) -> Any:
+        note("GET", path, options)
+        return stream(self, path, **options)
+
+    Connection.call, Connection.stream = called, streamed  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -135,22 +134,18 @@ class Boundaries:
 
 def watch_writes(directory: Path) -> None:
     """Has every write from now on pass its two boundaries."""
-    boundaries, send = Boundaries(directory), Connection.request
+    boundaries, send = Boundaries(directory), Connection.call
 
-    @asynccontextmanager
-    async def request(self: Connection, method: str, path: str, **options: Any) -> AsyncIterator[Any]:
+    async def call(self: Connection, method: str, path: str, **options: Any) -> bytes:
         if method == "GET":
-            async with send(self, method, path, **options) as response:
-                yield response
-            return
+            return await send(self, method, path, **options)
         write = Write(method, resource(path), site())
         boundaries.reach("before", write)
-        async with send(self, method, path, **options) as response:
-            await response.read()  # which keeps it for who asked
-            boundaries.reach("after", write)
-            yield response
+        answer = await send(self, method, path, **options)
+        boundaries.reach("after", write)
+        return answer
 
-    Connection.request = request  # type: ignore[method-assign]
+    Connection.call = call  # type: ignore[method-assign]
 
 
 def bend_clock(directory: Path) -> None:
