@@ -225,11 +225,9 @@ class Components:
     def _extender(self) -> dict[str, Any]:
         return {
             "urlPrefix": f"http://127.0.0.1:{self._ports.extender}",
-            "filterVerb": "filter",
-            "prioritizeVerb": "prioritize",
+            "filterVerb": "filter-best",
             "preemptVerb": "preempt",
             "bindVerb": "bind",
-            "weight": 100,
             "enableHTTPS": False,
             "nodeCacheCapable": True,
             "ignorable": False,

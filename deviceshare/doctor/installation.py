@@ -219,7 +219,11 @@ def judge_configuration(where: str, text: str) -> Iterator[Finding]:
         what = f"kube-scheduler's configuration ({where}) can't be read: {error}"
         yield Finding(UNTESTED, what, f"see that it has {_SHOULD}")
         return
-    asks = [each for each in config.extenders or () if each.filter_verb == "filter" and each.bind_verb == "bind"]
+    verbs = ("filter", "filter-best")
+    asks = [each for each in config.extenders or () if each.filter_verb in verbs and each.bind_verb == "bind"]
+    if any(each.filter_verb == "filter-best" for each in asks) and len(config.extenders or ()) > 1:
+        what = f"what another extender refuses of the best nodes leaves a pod none ({where}: filterVerb filter-best)"
+        yield Finding(WARNING, what, "set filterVerb: filter and prioritizeVerb: prioritize, weight: 100")
     if not asks:
         what = f"kube-scheduler's configuration ({where}) names no extender with filterVerb filter and bindVerb bind"
         yield Finding(PROBLEM, what, "add it: docs/installation.md")

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
@@ -200,12 +201,17 @@ class Extender:
         """The extender's paths, for a Server of `MAX_BODY` bytes and `TIMEOUT` seconds."""
         return [
             Route("POST", "/filter", self._decoded(self._filter)),
+            Route("POST", "/filter-best", self._decoded(partial(self._filter, only_best=True))),
             Route("POST", "/prioritize", self._decoded(self._prioritize)),
             Route("POST", "/preempt", self._decoded(self._preempt)),
             Route("POST", "/bind", self._decoded(self._bind)),
         ]
 
-    async def _filter(self, body: bytes) -> Response:
+    async def _filter(self, body: bytes, *, only_best: bool = False) -> Response:
+        """With `only_best` just the nodes to which prioritize gives the most, which then isn't asked (decision 28).
+
+        For a kube-scheduler without other extenders: one that is asked later might refuse them.
+        """
         arguments = ARGUMENTS.decode(body)
         names, whole = named_nodes(arguments)
         pod = self.guard(arguments.pod)
@@ -214,15 +220,18 @@ class Extender:
             return _json(filter_result(names, {}, whole))
         if fault := self.fault():
             return _json(error_result(fault), "not-ready")
-        fits, refused = self._place(pod, names)
+        fits, refused = self._place(pod, names, only_best=only_best)
         return _json(filter_result(fits, refused, whole), "ok" if fits else "no-fit")
 
-    def _place(self, pod: Pod, names: Sequence[str]) -> Filtered:
+    def _place(self, pod: Pod, names: Sequence[str], *, only_best: bool = False) -> Filtered:
         group = self.groups.get(pod.group) if pod.group else None
         request, obstacle = request_of(pod, group), pod_obstacle(pod, group, self.fleet.namespaces)
         if obstacle or request is None:
             return Filtered([], {obstacle or missing(pod): list(names)})
-        return self.fleet.filter(request, names)
+        found = self.fleet.filter(request, names)
+        if only_best and len(found.fits) > 1:
+            return found._replace(fits=self.fleet.best(request, found.fits))
+        return found
 
     async def _prioritize(self, body: bytes) -> Response:
         arguments = ARGUMENTS.decode(body)

@@ -106,6 +106,7 @@ def _pair(resource: str, a: int, b: int) -> tuple[str, int, int]:
 # The choice of devices for shares: best fit, or most room, each container's parts on distinct devices.
 # All or nothing: every container of a pod gets its parts on one node, from devices of one resource, or none does.
 
+BINPACK: Final = "binpack"
 SPREAD: Final = "spread"
 _STEPS: Final = 1_000
 """Situations looked at for one pod on one node, at most: some milliseconds. What takes more is refused, though it may
@@ -366,6 +367,11 @@ def meets(request: Request, devices: Iterable[Device]) -> bool:
     return Counter(device.resource for device in devices) == request.resources
 
 
+def best(strategy: str, preferences: Iterable[Preference]) -> Preference:
+    """What those with the highest of `scores` have; there is at least one."""
+    return min(preferences) if strategy == BINPACK else max(preferences)
+
+
 def scores(strategy: str, preferences: Mapping[str, Preference]) -> dict[str, int]:
     """How good each node is, 0 to `MAX_SCORE`, from what nodes are compared by.
 
@@ -373,7 +379,7 @@ def scores(strategy: str, preferences: Mapping[str, Preference]) -> dict[str, in
     scores choose among equals only. Behind them any difference shows, whatever the nodes' sizes, as far as ten steps
     go: past that, neighbouring ranks share a score.
     """
-    ordered = sorted(set(preferences.values()), reverse=strategy == "binpack")
+    ordered = sorted(set(preferences.values()), reverse=strategy == BINPACK)
     ranks = {preference: rank for rank, preference in enumerate(ordered)}
     best, top = len(ranks) - 1, max(len(ranks) - 2, 1)
     steps = {

@@ -1,5 +1,6 @@
 """Device states: who has each device of a node, and what is free, evaluated once for each ledger and node."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from enum import StrEnum
 from operator import attrgetter
@@ -247,12 +248,12 @@ def _decide(ledger: NodeDevices) -> tuple[DeviceState, ...]:
     there = {device: device.identity for device in (*ledger.devices, *kept_out)}
     present = set(there.values())
     named = _Names(ledger, there, {part.device: key for key, part in lost.items() if key not in present})
-    held, holders, sharers = _held(ledger, named), _holders(ledger, named), _sharers(ledger, named)
+    held, holders, sharers, wholes = _claimed(ledger, named)
     serves = {named.find(device): SERVES_SHARES for device in ledger.status.for_shares}
     serves |= {named.find(device): SERVES_GROUPS for device in ledger.status.for_groups}
     pods, placeholders = _allocated(hardware, named)
     claims = {named.find(each.device): each.claim for each in ledger.status.published.claims}
-    unsure, whole = doubts(ledger), _wholes(ledger, named)
+    unsure = doubts(ledger)
     states = []
     for device, identity in named.devices.items():
         part, pod, kept = parts.get(identity), pods.get(identity, ""), placeholders.get(identity, "")
@@ -264,9 +265,9 @@ def _decide(ledger: NodeDevices) -> tuple[DeviceState, ...]:
         if use is None:
             barred = not health.sound or bool(ledger.metadata.unreadable) or device.resource in unsure
             use = _unclaimed(part, pod, resource_claim, withheld=identity in withheld, left=left, barred=barred)
-        mine, why, size = holders.get(identity, frozenset()), withheld.get(identity, ""), ledger.memory_of(device)
+        mine, why, size = frozenset(holders.get(identity, ())), withheld.get(identity, ""), ledger.memory_of(device)
         pods_with_shares, only = tuple(sharers.get(identity, ())), serves.get(identity, "")
-        twice = _claimed_twice(ledger, whole.get(identity, ()), pods_with_shares, size)
+        twice = _claimed_twice(ledger, wholes.get(identity, ()), pods_with_shares, size)
         shared = pods_with_shares, only, resource_claim, unsure.get(device.resource), twice
         states.append(DeviceState(device, use, health, uid, claim, mine, part, pod, kept, why, left, size, *shared))
     return tuple(sorted(states, key=attrgetter("device")))
@@ -360,54 +361,51 @@ class _Names:
         return identity
 
 
-def _held(ledger: NodeDevices, named: _Names) -> dict[Identity, tuple[Use, str, Claim | None]]:
-    """Who has which device by a claim: what is held before what is former, and either before shares.
+class _Claimed(NamedTuple):
+    """What the node's claims say of each device."""
 
-    Of a shared device nobody in particular is the holder. Former shares count like others.
-    """
-    held: dict[Identity, tuple[Use, str, Claim | None]] = {}
-    for uid, claim in ledger.claims.items():
-        use = Use.RELEASING if claim.releasing else Use.HELD
-        held |= {named.add(device): (use, uid, claim) for device in claim.whole}
-    for uid, claim in ledger.claims.items():
+    held: dict[Identity, tuple[Use, str, Claim | None]]
+    """Who has it: what is held before what is former, and either before shares, which are nobody's in particular."""
+    holders: defaultdict[Identity, set[str]]
+    """The UIDs of the claims that hold it, former ones not among them."""
+    sharers: defaultdict[Identity, list[Sharer]]
+    """Who has which parts, former ones too. What a group no longer holds is shared like any other device."""
+    wholes: defaultdict[Identity, list[tuple[str, str]]]
+    """The groups' claims that reserve it, former ones too: the holder's UID, and the UUID that it names."""
+
+
+def _claimed(ledger: NodeDevices, named: _Names) -> _Claimed:
+    """One pass, since a node may have a thousand claims."""
+    found, claims = _Claimed({}, defaultdict(set), defaultdict(list), defaultdict(list)), ledger.claims
+    former, places = list[tuple[Identity, str, Claim]](), dict[tuple[str, int, str], Identity]()
+    for uid, claim in sorted(claims.items(), key=lambda each: (each[1].pod, each[0])):
+        for device in claim.whole:
+            identity, use = named.add(device), Use.RELEASING if claim.releasing else Use.HELD
+            found.held[identity] = use, uid, claim
+            found.holders[identity].add(uid)
+            if claim.group:
+                found.wholes[identity].append((uid, device.uuid))
         for device in claim.former:
-            held.setdefault(named.add(device), (Use.FORMER, uid, claim))
-    for claim in ledger.claims.values():
-        for share in claim.shares:
-            held.setdefault(named.add(share.device), (Use.SHARED, "", None))
-    return held
-
-
-def _holders(ledger: NodeDevices, named: _Names) -> dict[Identity, frozenset[str]]:
-    """The UIDs of the claims that hold each device, former ones not among them."""
-    holders: dict[Identity, set[str]] = {}
-    for uid, claim in ledger.claims.items():
-        for identity in map(named.find, claim.devices):
-            holders.setdefault(identity, set()).add(uid)
-    return {identity: frozenset(uids) for identity, uids in holders.items()}
-
-
-def _sharers(ledger: NodeDevices, named: _Names) -> dict[Identity, list[Sharer]]:
-    """Who has which parts of which device. What a group no longer holds is shared like any other device."""
-    sharers: dict[Identity, list[Sharer]] = {}
-    for uid, claim in sorted(ledger.claims.items(), key=lambda each: (each[1].pod, each[0])):
+            former.append((named.add(device), uid, claim))
+            if claim.group:
+                found.wholes[former[-1][0]].append((uid, device.uuid))
         mine: dict[Identity, list[Share]] = {}
         for share in claim.shares:
-            mine.setdefault(named.find(share.device), []).append(share)
-        group = ledger.claims.get(claim.within)
+            name = share.resource, share.index, share.uuid
+            if name not in places:
+                places[name] = named.add(share.device)
+            mine.setdefault(places[name], []).append(share)
+            if not share.former:
+                found.holders[places[name]].add(uid)
+        group = claims.get(claim.within) if claim.within else None
         theirs = {named.find(device) for device in (*group.whole, *group.former)} if group else ()
         for identity, shares in mine.items():
             counted = claim if identity in theirs or not claim.within else replace(claim, within="")
-            sharers.setdefault(identity, []).append(Sharer(uid, counted, tuple(shares)))
-    return sharers
-
-
-def _wholes(ledger: NodeDevices, named: _Names) -> dict[Identity, list[tuple[str, str]]]:
-    """The groups' claims that reserve each device, former ones too: the holder's UID, and the UUID that it names."""
-    found: dict[Identity, list[tuple[str, str]]] = {}
-    for uid, claim in ledger.claims.items():
-        for device in (*claim.whole, *claim.former) if claim.group else ():
-            found.setdefault(named.find(device), []).append((uid, device.uuid))
+            found.sharers[identity].append(Sharer(uid, counted, tuple(shares)))
+    for identity, uid, claim in former:
+        found.held.setdefault(identity, (Use.FORMER, uid, claim))
+    for identity in found.sharers:
+        found.held.setdefault(identity, (Use.SHARED, "", None))
     return found
 
 

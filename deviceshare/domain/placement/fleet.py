@@ -440,6 +440,12 @@ class Fleet:
         """The score of each named node for the request, 0 to 10 (allocation.scores)."""
         return allocation.scores(request.strategy, self._shapes.preferences(request, names))
 
+    def best(self, request: Request, names: Iterable[str]) -> list[str]:
+        """Those of the nodes, on all of which the request fits, that get the highest score; one at least."""
+        preferences = self._shapes.preferences(request, names)
+        most = allocation.best(request.strategy, preferences.values())
+        return [name for name, preference in preferences.items() if preference == most]
+
     def _measure(self, name: str) -> None:
         node, ledger, states = self._nodes.get(name), self._ledgers.get(name), self.states(name)
         self._sizes.put(name, states if node and node.shared else ())

@@ -373,23 +373,25 @@ _SHOWN: Final = 3
 
 def doubts(ledger: NodeDevices) -> Mapping[str, Withheld]:
     """By resource, why any of its devices may be one that a claim names otherwise than a new claim would."""
-    by_name: dict[tuple[str, bool], set[str]] = {}
-    for claim in ledger.claims.values():
-        names: tuple[Device | Share, ...] = (*claim.whole, *claim.former, *claim.shares)
-        for each in names:
-            by_name.setdefault((each.resource, bool(each.uuid)), set()).add(claim.holder_name)
-    named: dict[Vendor | None, dict[bool, set[str]]] = {}
-    for (resource, has_uuid), who in by_name.items():
-        named.setdefault(vendors.vendor_of(resource), {}).setdefault(has_uuid, set()).update(who)
-    found = {}
+    names = {(each.resource, bool(each.uuid)) for claim in ledger.claims.values() for each in _names_in(claim)}
+    named, found = {(vendors.vendor_of(resource), has_uuid) for resource, has_uuid in names}, {}
     for resource in sorted({device.resource for device in ledger.devices}) if named else ():
-        others = named.get(vendors.vendor_of(resource), {})
-        mine = [device for device in ledger.devices if device.resource == resource]
+        vendor, mine = vendors.vendor_of(resource), [d for d in ledger.devices if d.resource == resource]
         for has_uuid in {bool(device.uuid) for device in as_claimed(mine, ledger.status.handover)}:
-            if holders := others.get(not has_uuid):
+            if (vendor, not has_uuid) in named:
+                holders = {
+                    claim.holder_name
+                    for claim in ledger.claims.values()
+                    for each in _names_in(claim)
+                    if bool(each.uuid) is not has_uuid and vendors.vendor_of(each.resource) is vendor
+                }
                 seen = any(device.uuid for device in mine)
                 found[resource] = _doubt(resource, holders, have_uuids=not has_uuid, seen=seen)
     return found
+
+
+def _names_in(claim: Claim) -> tuple[Device | Share, ...]:
+    return (*claim.whole, *claim.former, *claim.shares)
 
 
 def by_uuid(ledger: NodeDevices, except_of: Collection[str]) -> dict[str, Claim]:

@@ -51,6 +51,12 @@ def test_an_extender_that_is_not_asked_before_pods_are_evicted_is_found() -> Non
     assert "evicts other pods" in said and "preemptVerb: preempt" in said
     assert "ignorable: false" in only(installation.judge_configuration("here", configuration(ignorable=True)))
     assert "names no extender" in only(installation.judge_configuration("here", configuration(filterVerb="")))
+    best = configuration(filterVerb="filter-best")
+    assert [*installation.judge_configuration("here", best)] == []
+    twice = msgspec.yaml.decode(best)
+    twice["extenders"].append({"filterVerb": "f"})
+    said = only(installation.judge_configuration("here", msgspec.yaml.encode(twice).decode()), WARNING)
+    assert "another extender" in said and "prioritizeVerb: prioritize" in said
     assert "names no extender" in only(
         installation.judge_configuration("here", "percentageOfNodesToScore: 100\nextenders: null")
     )

@@ -12,6 +12,7 @@ from deviceshare.domain.objects.ledger import Claim, LedgerSpec, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.shares import INIT, MAIN, POD, SIDECAR, Holder, Need, Request, Share, ShareRequest
 from deviceshare.domain.placement import allocation, shapes
+from deviceshare.domain.placement.allocation import MAX_SCORE
 from deviceshare.domain.placement.device_states import KEPT, device_states
 from deviceshare.domain.placement.fleet import Assumption, Fleet
 from deviceshare.domain.placement.rooms import Room, capacity
@@ -41,7 +42,10 @@ def taken(node: str, *percents: int, version: str = "") -> NodeDevices:
 
 def answers(fleet: Fleet, request: Request) -> tuple[object, ...]:
     filtered = fleet.filter(request, NAMES)
-    return filtered, fleet.prioritize(request, NAMES), fleet.prioritize(request, filtered.fits)
+    scores = fleet.prioritize(request, filtered.fits)
+    if scores:
+        assert fleet.best(request, filtered.fits) == [name for name, score in scores.items() if score == MAX_SCORE]
+    return filtered, fleet.prioritize(request, NAMES), scores
 
 
 def afresh(nodes: dict[str, Node], ledgers: dict[str, NodeDevices], assumed: dict[str, Assumption]) -> Fleet:
@@ -179,7 +183,8 @@ def test_shares_that_open_a_device_leave_whole_nodes_to_groups() -> None:
         fleet.set_ledger(name, taken(name))
     for number in range(20):
         request = asking(Need("main", percent=60))
-        scores = fleet.prioritize(request, fleet.filter(request, names).fits)
+        fits = fleet.filter(request, names).fits
+        scores = fleet.prioritize(request, fits)
         best = [name for name, score in scores.items() if score == max(scores.values())]
         # As kube-scheduler's own least-allocated scoring would, of equally good ones the emptiest is taken.
         node = max(best, key=lambda name: len(fleet.free(name)))

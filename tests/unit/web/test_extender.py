@@ -267,6 +267,20 @@ async def test_prioritize_scores_by_the_groups_strategy(strategy: str, best: str
     assert (max(scores, key=lambda node: scores[node]), sorted(scores.values())) == (best, [0, 10])
 
 
+@pytest.mark.parametrize(("strategy", "best"), [("binpack", ["tight"]), ("spread", ["wide", "wider"])])
+async def test_filter_best_answers_what_prioritize_would_score_highest(strategy: str, best: list[str]) -> None:
+    """Among equals kube-scheduler's own scores choose. Why others don't fit is said as by filter."""
+    nodes = {"tight": 2, "full": 0, "wide": 4, "wider": 4}
+    async with asking(fleet(nodes), group(schedulingStrategy=strategy)) as client:
+        asked = {"Pod": pod(), "NodeNames": list(nodes)}
+        answer, every = await post(client, "filter-best", asked), await post(client, "filter", asked)
+        assert answer == every | {"NodeNames": best} and every["NodeNames"] == ["tight", "wide", "wider"]
+        none = asked | {"NodeNames": ["full"]}
+        assert await post(client, "filter-best", none) == await post(client, "filter", none)
+        others = {"Pod": pod(joins=""), "NodeNames": ["a", "z"]}
+        assert (await post(client, "filter-best", others))["NodeNames"] == ["a", "z"]
+
+
 async def test_prioritize_has_no_opinion_on_other_pods() -> None:
     """Every node is listed, since kube-scheduler adds the scores up."""
     async with asking(fleet({"a": 4}), group()) as client:
