@@ -27,6 +27,8 @@ class Pulse:
         self._api = api
         self._clock = clock
         self._answered = clock()
+        self.version: tuple[int, int] | None = None
+        """Kubernetes' (major, minor) as the API server says it; None where it hasn't yet."""
 
     async def run(self) -> None:
         """Asks until cancelled."""
@@ -45,9 +47,9 @@ class Pulse:
     async def _answers(self) -> bool:
         try:
             async with asyncio.timeout(PERIOD_SECONDS):
-                await self._api.server_version()
+                self.version = await self._api.server_version()
             return True
         except (TimeoutError, Unavailable):
             return False
-        except ApiError:  # It answers, if only to refuse.
+        except (ApiError, ValueError):  # It answers, if only to refuse.
             return True

@@ -28,7 +28,7 @@ from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.leader.context import ControllerContext, GatePlacement
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.leadership import Elector
-from deviceshare.loops.ports import ApiError, Mirror, Subject
+from deviceshare.loops.ports import Mirror, Subject
 from deviceshare.loops.protocol import bind
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.guarded_cluster import GuardedCluster
@@ -217,7 +217,7 @@ class Process:
 
     async def _reconcile(self) -> None:
         """One term as the leader, which ends when it is interrupted."""
-        version = await self._server_version()
+        version = self._pulse.version  # without one, the leader waits as long as the oldest server needs
         term = ControllerContext(
             cluster=self._cluster,
             fleet=self._fleet,
@@ -258,12 +258,6 @@ class Process:
         finally:
             self._controller = None
 
-    async def _server_version(self) -> tuple[int, int] | None:
-        try:
-            return await self._api.server_version()
-        except (ApiError, ValueError):
-            return None  # then the leader waits as long as the oldest server needs
-
     def _build_probes(self) -> Server:
         live: dict[str, Check] = {"controller": lambda: self._controller.stuck() if self._controller else ""}
         ready: dict[str, Check] = {name: fault_of(mirror) for name, mirror in self._mirrors.by_name.items()}
@@ -289,7 +283,12 @@ class Process:
     def _build_extender(self) -> Server:
         settings, mirrors, files = self._settings, self._mirrors, self._settings.extender_tls
         own_names = None if files else OwnNames(settings.extender_bind.host)
-        serving = Extender(self._fleet, mirrors.groups, self._binder, self._fault, self._guard, own_names=own_names)
+        serving = Extender(
+            *(self._fleet, mirrors.groups, self._binder, self._fault, self._guard),
+            own_names=own_names,
+            # Its kube-scheduler may be a release older than the API server.
+            since_1_21=lambda: (self._pulse.version or (1, 20)) >= (1, 22),
+        )
         return Server(
             "extender",
             *settings.extender_bind,

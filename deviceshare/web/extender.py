@@ -127,16 +127,18 @@ def named_nodes(arguments: Arguments) -> tuple[Sequence[str], dict[str, Raw] | N
 
 
 def filter_result(
-    fits: Sequence[str], refused: Mapping[Reason, Sequence[str]], whole: Mapping[str, Raw] | None
+    fits: Sequence[str], refused: Mapping[Reason, Sequence[str]], whole: Mapping[str, Raw] | None, *, since_1_21: bool
 ) -> bytes:
     """The answer to filter, with names or whole nodes as the request has them; `refused` are nodes by reason.
 
     Preempting pods resolves no refusal of deviceshare, since evicting one doesn't end a claim. Releases that know
-    `FailedAndUnresolvableNodes` (1.21 and later) prefer it, older ones read `FailedNodes`: both are set.
+    `FailedAndUnresolvableNodes` (1.21 and later) prefer it; for older ones, which read `FailedNodes`, both are set.
     """
     texts = [(_for_events(str(reason)), nodes) for reason, nodes in refused.items()]
     failed = Raw(msgspec.json.encode({node: text for text, nodes in texts for node in nodes}))
-    answer: dict[str, object] = {"FailedNodes": failed, "FailedAndUnresolvableNodes": failed, "Error": ""}
+    answer: dict[str, object] = {"FailedAndUnresolvableNodes": failed, "Error": ""}
+    if not since_1_21:
+        answer["FailedNodes"] = failed
     if whole is None:
         answer["NodeNames"] = fits
     else:
@@ -196,6 +198,8 @@ class Extender:
     """Why no pod may be placed now, such as STARTING; "" while nothing is in the way."""
     guard: PodGuard = PodGuard()  # noqa: RUF009 it is never changed
     own_names: OwnNames | None = LOOPBACK
+    since_1_21: Callable[[], bool] = lambda: False
+    """Whether kube-scheduler is of 1.21 or later, for certain."""
 
     def routes(self) -> list[Route]:
         """The extender's paths, for a Server of `MAX_BODY` bytes and `TIMEOUT` seconds."""
@@ -217,11 +221,12 @@ class Extender:
         pod = self.guard(arguments.pod)
         self.binder.remember(pod)
         if not pod.bound_by_us and not pod.left_out:
-            return _json(filter_result(names, {}, whole))
+            return _json(filter_result(names, {}, whole, since_1_21=self.since_1_21()))
         if fault := self.fault():
             return _json(error_result(fault), "not-ready")
         fits, refused = self._place(pod, names, only_best=only_best)
-        return _json(filter_result(fits, refused, whole), "ok" if fits else "no-fit")
+        answer = filter_result(fits, refused, whole, since_1_21=self.since_1_21())
+        return _json(answer, "ok" if fits else "no-fit")
 
     def _place(self, pod: Pod, names: Sequence[str], *, only_best: bool = False) -> Filtered:
         group = self.groups.get(pod.group) if pod.group else None

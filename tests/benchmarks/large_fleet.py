@@ -128,7 +128,7 @@ class NoBinds:
 
 async def serve(known: Fleet) -> None:
     """Serves until killed."""
-    routes = Extender(known, Groups(), NoBinds(), lambda: "").routes()
+    routes = Extender(known, Groups(), NoBinds(), lambda: "", since_1_21=lambda: True).routes()
     bounds = {"max_body": extender.MAX_BODY, "timeout": extender.TIMEOUT}
     server = Server("extender", "127.0.0.1", 0, routes, Metrics(), **bounds)  # type: ignore[arg-type]
     await server.start()

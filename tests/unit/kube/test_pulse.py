@@ -58,8 +58,9 @@ async def pulsing() -> AsyncIterator[tuple[Asked, Pulse]]:
 async def test_a_server_that_is_away_or_hangs_is_noticed_and_so_is_its_return(silence: Version) -> None:
     """A watch would be silent for another minute."""
     async with pulsing() as (api, pulse):
+        assert pulse.version is None
         await asyncio.sleep(100)
-        assert pulse.fault() == ""
+        assert pulse.fault() == "" and pulse.version == await fine()
         api.server_version = silence
         await asyncio.sleep(LOST_SECONDS + PERIOD_SECONDS + 1)
         assert "has not answered" in pulse.fault()

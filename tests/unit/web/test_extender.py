@@ -128,6 +128,16 @@ async def test_filter_names_the_nodes_that_fit_and_a_reason_for_each_other() -> 
     assert "Nodes" not in answer
 
 
+async def test_newer_kube_schedulers_are_told_each_reason_once() -> None:
+    """Those that read `FailedAndUnresolvableNodes`: of thousands of nodes the answer is half as long."""
+    known = fleet({"a": 4, "b": 1})
+    newer = Extender(known, FixedMirror(group()), RecordingBinder(), lambda: "", since_1_21=lambda: True)
+    asked = {"Pod": pod(), "NodeNames": ["a", "b"]}
+    async with asking(known, group()) as client, served(newer) as other:
+        old, new = await post(client, "filter", asked), await post(other, "filter", asked)
+    assert old.pop("FailedNodes") and old == new
+
+
 async def test_a_pod_of_a_namespace_that_is_left_out_goes_nowhere() -> None:
     """Nobody looks after what it says of groups; the reason names the setting and the way out."""
     forged = pod()
