@@ -192,7 +192,7 @@ class HttpClient:
     def __init__(
         self,
         server: str,
-        tls: ssl.SSLContext,
+        tls: ssl.SSLContext | None,
         headers: Mapping[str, str],
         *,
         server_name: str | None = None,

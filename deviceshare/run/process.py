@@ -16,7 +16,7 @@ from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.admission.settings import GATES
 from deviceshare.domain.answers.picture import draw_in_steps
 from deviceshare.flags import Address, Tls
-from deviceshare.kube.agent_client import agent_client
+from deviceshare.kube.agent_client import ask_agent
 from deviceshare.kube.api import Api
 from deviceshare.kube.definitions import Definitions
 from deviceshare.kube.mirror import ApiMirror
@@ -54,7 +54,7 @@ class PageParts:
 
     def __init__(self, settings: Settings, api: Api, mirrors: Mirrors, *, leading: Callable[[], bool]) -> None:
         self.snapshots = Snapshots(self._draw)
-        self.use = UseRounds(api, settings.namespace, agent_client)
+        self.use = UseRounds(api, settings.namespace, ask_agent)
         self._instance = settings.instance
         self._mirrors = mirrors
         self._leading = leading

@@ -10,8 +10,7 @@ a preflight request a page may only send what a form could, which is never JSON
 import ipaddress
 from functools import lru_cache
 from typing import Final, NamedTuple
-
-from yarl import URL
+from urllib.parse import urlsplit
 
 from deviceshare.web.messages import HttpRequest, Refusal
 from deviceshare.web.quoting import quoted
@@ -34,7 +33,10 @@ LOOPBACK: Final = OwnNames()
 def _names(host: str, asked: str) -> bool:
     # kube-scheduler sends the same header with each request.
     try:
-        name = (URL.build(scheme="http", authority=asked).host or "").rstrip(".").lower()
+        parts = urlsplit(f"//{asked}")
+        name = (parts.hostname or "").rstrip(".")
+        if parts.netloc != asked or "@" in asked or parts.port == 0:  # reading the port checks it
+            return False
     except ValueError:
         return False
     if name == "localhost" or name.endswith(".localhost") or (name and name == host.lower()):

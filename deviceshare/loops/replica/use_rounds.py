@@ -7,7 +7,7 @@ the API server: at 3,000 nodes, one write a minute each would be most of its wri
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -78,14 +78,14 @@ class UseRounds:
         self,
         api: Lister,
         namespace: str,
-        client: Callable[[], AbstractAsyncContextManager[AskAgent]],
+        ask: AskAgent,
         *,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._api = api
         self._namespace = namespace
-        self._client = client
+        self._ask_agent = ask
         self._clock = clock
         self._pause = pause
         self._wanted = asyncio.Event()
@@ -111,23 +111,19 @@ class UseRounds:
 
     async def run(self) -> None:
         """Asks round by round while someone looks, until cancelled."""
-        async with self._client() as ask:
-            while True:
-                await self._wanted.wait()
-                self._wanted.clear()
-                began = self._clock()
-                await self._try(ask)
-                self._done.set()
-                await self._pause(max(began + self._seconds - self._clock(), 1.0))
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            began = self._clock()
+            try:
+                await self._round()
+            except Exception:
+                # A failure here must not stop the process, which binds pods.
+                log.exception("Failed to ask the agents for the page")
+            self._done.set()
+            await self._pause(max(began + self._seconds - self._clock(), 1.0))
 
-    async def _try(self, ask: AskAgent) -> None:
-        try:
-            await self._round(ask)
-        except Exception:
-            # A failure here must not stop the process, which binds pods.
-            log.exception("Failed to ask the agents for the page")
-
-    async def _round(self, ask: AskAgent) -> None:
+    async def _round(self) -> None:
         try:
             label = f"app.kubernetes.io/name={contract.AGENT}"
             pods = await self._api.list(AGENT_PODS, namespace=self._namespace, label_selector=label)
@@ -145,10 +141,10 @@ class UseRounds:
             batch = [agents[node] for node in nodes[at : at + AT_ONCE]]
             async with asyncio.TaskGroup() as group:
                 for agent in batch:
-                    group.create_task(self._ask(ask, agent), name=f"ask agent of {agent.spec.node_name}")
+                    group.create_task(self._ask(agent), name=f"ask agent of {agent.spec.node_name}")
 
-    async def _ask(self, ask: AskAgent, agent: AgentPod) -> None:
-        node, report = agent.spec.node_name, await ask(agent)
+    async def _ask(self, agent: AgentPod) -> None:
+        node, report = agent.spec.node_name, await self._ask_agent(agent)
         if report is not None and report.node == node:
             detailed, brief = (Raw(json.encode(view_of_use(report, detailed=each))) for each in (True, False))
             self._known[node] = _Known(self._clock(), len(report.devices), detailed, brief)

@@ -40,8 +40,8 @@ async def answering(answer: web.Response, monkeypatch: pytest.MonkeyPatch) -> As
 
 async def ask(ip: str = "127.0.0.1") -> NodeUse | None:
     pod = AgentPod(spec=AgentSpec("n1"), status=AgentStatus("Running", ip))
-    async with asyncio.timeout(20), agent_client.agent_client() as client:
-        return await client(pod)
+    async with asyncio.timeout(20):
+        return await agent_client.ask_agent(pod)
 
 
 async def test_an_agent_is_asked_at_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
@@ -13,7 +12,7 @@ from deviceshare.domain.answers.pod_view import DETAILED, NodeUseView
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.usage import DeviceHour, NodeUse
 from deviceshare.loops.ports import Kind, Unavailable
-from deviceshare.loops.replica.use_rounds import AT_ONCE, SECONDS, AgentPod, AgentSpec, AgentStatus, AskAgent, UseRounds
+from deviceshare.loops.replica.use_rounds import AT_ONCE, SECONDS, AgentPod, AgentSpec, AgentStatus, UseRounds
 
 
 def agent(node: str, phase: str = "Running", ip: str = "10.0.0.1", deleted: str | None = None) -> AgentPod:
@@ -32,7 +31,7 @@ class Agents:
         self.fault: Exception | None = None
         self.at_once = self.most = 0
         self.answers: Callable[[AgentPod], NodeUse | None] = lambda pod: NodeUse(pod.spec.node_name, "now")
-        self.rounds = UseRounds(self, "gpu", self.client, clock=lambda: self.time, pause=self.pause)
+        self.rounds = UseRounds(self, "gpu", self.ask, clock=lambda: self.time, pause=self.pause)
         self.go_on = asyncio.Semaphore(0)
 
     async def list(self, kind: Kind[AgentPod], *, namespace: str, label_selector: str) -> list[AgentPod]:
@@ -41,17 +40,13 @@ class Agents:
             raise self.fault
         return self.pods
 
-    @asynccontextmanager
-    async def client(self) -> AsyncIterator[AskAgent]:
-        async def ask(pod: AgentPod) -> NodeUse | None:
-            self.asked.append(pod.metadata.name)
-            self.at_once += 1
-            self.most = max(self.most, self.at_once)
-            await asyncio.sleep(0)
-            self.at_once -= 1
-            return self.answers(pod)
-
-        yield ask
+    async def ask(self, pod: AgentPod) -> NodeUse | None:
+        self.asked.append(pod.metadata.name)
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        return self.answers(pod)
 
     async def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)

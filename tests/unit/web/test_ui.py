@@ -146,7 +146,16 @@ async def test_addresses_and_localhost_are_answered(page: Page, host: str) -> No
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "localhost.evil.example:8088", "127.0.0.1.evil.example", "a b", "localhost:99999"]
+    "host",
+    [
+        "evil.example",
+        "localhost.evil.example:8088",
+        "127.0.0.1.evil.example",
+        "a b",
+        "localhost:99999",
+        "localhost/a",
+        "a@localhost",
+    ],
 )
 @pytest.mark.parametrize("path", ["/", "/ui", "/ui/state", "/ui/events"])
 async def test_a_foreign_name_is_answered_nothing(page: Page, path: str, host: str) -> None:
