@@ -138,7 +138,7 @@ def _condition(group: Group, type_: str, status: str, reason: Reason, now: str) 
         status=status,
         reason=reason.kind.value,
         message=str(reason),
-        last_transition_time=before.last_transition_time if before and before.status == status else now,
+        last_transition_time=(before.last_transition_time if before and before.status == status else None) or now,
         observed_generation=group.metadata.generation,
     )
 

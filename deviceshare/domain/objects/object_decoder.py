@@ -86,7 +86,7 @@ class Condition(Struct, frozen=True, gc=False, rename="camel", omit_defaults=Tru
     status: str = ""
     reason: str = ""
     message: str = ""
-    last_transition_time: str = ""
+    last_transition_time: str | None = ""  # GKE's load balancers write null into pods, and any patch may
     observed_generation: int = 0
 
 
