@@ -95,6 +95,11 @@ class Claim(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
         return sorted({*self.former, *(share.device for share in self.shares if share.former)})
 
     @property
+    def names(self) -> tuple[Device | Share, ...]:
+        """All that names a device in it."""
+        return (*self.whole, *self.former, *self.shares)
+
+    @property
     def holder_name(self) -> str:
         return self.group or self.pod
 

@@ -373,7 +373,7 @@ _SHOWN: Final = 3
 
 def doubts(ledger: NodeDevices) -> Mapping[str, Withheld]:
     """By resource, why any of its devices may be one that a claim names otherwise than a new claim would."""
-    names = {(each.resource, bool(each.uuid)) for claim in ledger.claims.values() for each in _names_in(claim)}
+    names = {(each.resource, bool(each.uuid)) for claim in ledger.claims.values() for each in claim.names}
     named, found = {(vendors.vendor_of(resource), has_uuid) for resource, has_uuid in names}, {}
     for resource in sorted({device.resource for device in ledger.devices}) if named else ():
         vendor, mine = vendors.vendor_of(resource), [d for d in ledger.devices if d.resource == resource]
@@ -382,16 +382,12 @@ def doubts(ledger: NodeDevices) -> Mapping[str, Withheld]:
                 holders = {
                     claim.holder_name
                     for claim in ledger.claims.values()
-                    for each in _names_in(claim)
+                    for each in claim.names
                     if bool(each.uuid) is not has_uuid and vendors.vendor_of(each.resource) is vendor
                 }
                 seen = any(device.uuid for device in mine)
                 found[resource] = _doubt(resource, holders, have_uuids=not has_uuid, seen=seen)
     return found
-
-
-def _names_in(claim: Claim) -> tuple[Device | Share, ...]:
-    return (*claim.whole, *claim.former, *claim.shares)
 
 
 def by_uuid(ledger: NodeDevices, except_of: Collection[str]) -> dict[str, Claim]:
