@@ -8,6 +8,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from deviceshare.kube.api import Api
@@ -15,7 +16,7 @@ from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import PODS
 from deviceshare_sandbox import ENV, Options, Sandbox
 from deviceshare_sandbox.simulated_nodes import node
-from tests.controlplane.reads import Reads
+from tests.controlplane.rest import DEVICESHARE, Rest
 
 GPU = "nvidia.com/gpu"
 AMD = "amd.com/gpu"
@@ -27,6 +28,11 @@ waiting pods by itself: a pod that nobody woke must be noticed."""
 
 Json = dict[str, Any]
 T = TypeVar("T")
+
+_APPS = ("apis/apps/v1", "deployments"), ("apis/apps/v1", "replicasets")
+_BACKGROUND = {"propagationPolicy": "Background"}
+_GOING = (200, 202, 404)
+"""The answers to a deletion after which nothing is left to do."""
 
 
 def template(group: str = "", *, scheduler: str = SCHEDULER, **spec: Any) -> Json:
@@ -76,8 +82,8 @@ class Pool:
         self.sandbox = sandbox
         self.name = name
         self._namespaces = [name]
-        self._reads = Reads(sandbox.kubeconfig)
-        self.kubectl("create", "namespace", name)
+        self._rest = Rest(sandbox.kubeconfig)
+        self._create_namespace(name)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, identity: str = "", fails: bool = False) -> str:
         """What kubectl said; fails the test unless it succeeds, or, where it `fails` by intent, is refused."""
@@ -88,8 +94,8 @@ class Pool:
 
     def get(self, what: str, *names: str, namespace: str = "") -> Any:
         """`kubectl get -o json`: one object, or the items of a list."""
-        if Reads.knows(what) and len(names) < 2 and not any(name.startswith("-") for name in names):
-            return self._reads.get(what, "".join(names), namespace or self.name)
+        if Rest.knows(what) and len(names) < 2 and not any(name.startswith("-") for name in names):
+            return self._rest.get(what, "".join(names), namespace or self.name)
         answer = json.loads(self.kubectl("get", what, *names, "-n", namespace or self.name, "-o", "json"))
         return answer["items"] if answer["kind"].endswith("List") else answer
 
@@ -101,8 +107,11 @@ class Pool:
     def another_namespace(self) -> str:
         """A second namespace, which ends with the first."""
         self._namespaces.append(f"{self.name}-{len(self._namespaces)}")
-        self.kubectl("create", "namespace", self._namespaces[-1])
+        self._create_namespace(self._namespaces[-1])
         return self._namespaces[-1]
+
+    def _create_namespace(self, name: str) -> None:
+        self._rest.create("/api/v1/namespaces", {"metadata": {"name": name}})
 
     def node(self, devices: int = 4, *, inventory: str = "", **labels: str) -> str:
         """Adds a shared node, known to deviceshare when this returns; `inventory` is its annotation of devices."""
@@ -112,9 +121,10 @@ class Pool:
         document["metadata"]["labels"] |= {"pool": self.name, **labels}
         if inventory:
             document["metadata"]["annotations"] = {"deviceshare.io/devices": inventory}
-        self.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "Node", **document}))
-        self.kubectl("patch", "node", name, "--type=merge", "-p", '{"spec": {"taints": null}}')
-        self.eventually(lambda: self.kubectl("get", "ndev", "--no-headers", "--ignore-not-found", name), refers("="))
+        self._rest.create("/api/v1/nodes", document)
+        self.eventually(lambda: self._rest.send("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}})[0] == 200)
+        ledger = partial(self._rest.send, "GET", f"{DEVICESHARE}/nodedevices/{name}")
+        self.eventually(lambda: json.loads(ledger()[1]).get("spec", {}).get("summary", {}).get("total"))
         return name
 
     def group(self, suffix: str = "group", count: int = 2, **spec: Any) -> str:
@@ -189,10 +199,13 @@ class Pool:
     def end(self) -> None:
         """Takes everything of the pool away. Groups go when their pods have gone, so that goes by itself."""
         # A namespace lingers for seconds before it takes its pods along; tests shouldn't.
-        for namespace in self._namespaces:
-            self.kubectl("delete", "deployments,replicasets,jobs,pods", "--all", "--wait=false", "-n", namespace)
-        self.kubectl("delete", "namespace", *self._namespaces, "--wait=false")
-        deletion = ("delete", "sdg", "-l", f"pool={self.name}", "--wait=false")
-        self.eventually(lambda: self.sandbox.kubectl(*deletion), lambda done: done.returncode == 0)
-        self.kubectl("delete", "nodes", "-l", f"pool={self.name}", "--wait=false")
-        self._reads.close()
+        paths = [
+            f"/{api}/namespaces/{namespace}/{plural}"
+            for namespace in self._namespaces
+            for api, plural in (*_APPS, ("apis/batch/v1", "jobs"), ("api/v1", "pods"))
+        ]
+        paths += [f"/api/v1/namespaces/{namespace}" for namespace in self._namespaces]
+        mine = f"labelSelector=pool%3D{self.name}"
+        for path in (*paths, f"{DEVICESHARE}/shareddevicegroups?{mine}", f"/api/v1/nodes?{mine}"):
+            self.eventually(partial(self._rest.send, "DELETE", path, _BACKGROUND), lambda seen: seen[0] in _GOING)
+        self._rest.close()
