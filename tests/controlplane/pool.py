@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
@@ -152,8 +153,14 @@ class Pool:
 
     def reason(self, name: str) -> str:
         """What the pod's FailedScheduling events say."""
-        chosen = f"reason=FailedScheduling,involvedObject.name={name}"
-        return self.kubectl("get", "events", "-n", self.name, "--field-selector", chosen, "-o", "jsonpath={..message}")
+        return self.events("FailedScheduling", name, self.name)
+
+    def events(self, reason: str, about: str, namespace: str) -> str:
+        """What the Events of this reason say about an object."""
+        chosen = quote(f"reason={reason},involvedObject.name={about}")
+        status, answer = self._rest.send("GET", f"/api/v1/namespaces/{namespace}/events?fieldSelector={chosen}")
+        assert status == 200, answer
+        return " ".join(event["message"] for event in json.loads(answer)["items"])
 
     def placed(self, name: str) -> str:
         """The node of a pod, or ""."""

@@ -62,8 +62,7 @@ def unhealthy(pool: Pool, node: str) -> dict[str, str]:
 
 def events(pool: Pool, reason: str, about: str, namespace: str = "default") -> str:
     """What the events of this reason say about an object."""
-    chosen = f"reason={reason},involvedObject.name={about}"
-    return pool.kubectl("get", "events", "-n", namespace, "--field-selector", chosen, "-o", "jsonpath={..message}")
+    return pool.events(reason, about, namespace)
 
 
 @contextmanager
