@@ -82,7 +82,7 @@ class Wire(asyncio.Protocol):
         """The body as it arrives; raises TimeoutError after so many seconds without a byte, or another OSError."""
         while True:
             parts, self._parts, self._size = self._parts, [], 0
-            if self._paused:
+            if self._paused and not self._fault:
                 self._paused = False
                 self._transport.resume_reading()
             for part in parts:
@@ -202,7 +202,9 @@ class HttpClient:
 
         `server_name` is that in the server's certificate, where it isn't the server's.
         """
-        self._server, self._proxy = urlsplit(server), urlsplit(proxy) if proxy else None
+        self._server, self._proxy = urlsplit(server), None
+        if proxy:  # as curl has it, a proxy without a scheme speaks HTTP
+            self._proxy = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         self._tls = tls if self._server.scheme == "https" else None
         self._name = server_name or self._server.hostname or ""
         self._host = self._server.netloc.rpartition("@")[2]
@@ -268,6 +270,8 @@ class HttpClient:
     async def _connect(self) -> Wire:
         if self._proxy is None:
             return await _opened(self._server, self._tls, self._name)
+        if self._proxy.scheme not in ("http", "https"):
+            raise ConnectionError(f"the proxy is {self._proxy.scheme}://…, and only http and https are spoken here")
         by = ssl.create_default_context() if self._proxy.scheme == "https" else None
         wire = await _opened(self._proxy, by, self._proxy.hostname or "")
         if self._tls is None:

@@ -283,12 +283,13 @@ def serving_tls(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return server, ssl.create_default_context(cafile=authority)
 
 
-async def test_a_server_behind_a_proxy_is_reached_through_a_tunnel(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["http://", ""])
+async def test_a_server_behind_a_proxy_is_reached_through_a_tunnel(tmp_path: Path, scheme: str) -> None:
     """The proxy sees where to, and its own credentials; TLS is with the server."""
     served, trusted = serving_tls(tmp_path)
     proxy = Proxy()
     outer = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
-    by = f"http://us%40er:p%3Aw@127.0.0.1:{outer.sockets[0].getsockname()[1]}"
+    by = f"{scheme}us%40er:p%3Aw@127.0.0.1:{outer.sockets[0].getsockname()[1]}"
     peer = Peer(OK, OK, tls=served)
     async with listening(peer) as server:
         client = HttpClient(server, trusted, {"User-Agent": "x"}, proxy=by)
@@ -300,6 +301,12 @@ async def test_a_server_behind_a_proxy_is_reached_through_a_tunnel(tmp_path: Pat
     assert "Proxy-Authorization: Basic dXNAZXI6cDp3\r\n" in head and "Bearer" not in head
     assert b"Proxy-Authorization" not in peer.asked[0]
     outer.close()
+
+
+async def test_a_proxy_of_another_kind_is_refused() -> None:
+    client = HttpClient("https://127.0.0.1:1", TLS, {}, proxy="socks5://127.0.0.1:1")
+    with pytest.raises(ConnectionError, match="socks5"):
+        await client.call("GET", "/a", {})
 
 
 async def test_a_proxy_that_refuses_is_named(tmp_path: Path) -> None:
