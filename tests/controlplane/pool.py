@@ -17,7 +17,7 @@ from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import PODS
 from deviceshare_sandbox import ENV, Options, Sandbox
 from deviceshare_sandbox.simulated_nodes import node
-from tests.controlplane.rest import DEVICESHARE, Rest
+from tests.controlplane.admin_api import DEVICESHARE, AdminApi
 
 GPU = "nvidia.com/gpu"
 AMD = "amd.com/gpu"
@@ -83,7 +83,7 @@ class Pool:
         self.sandbox = sandbox
         self.name = name
         self._namespaces = [name]
-        self._rest = Rest(sandbox.kubeconfig)
+        self._api = AdminApi(sandbox.kubeconfig)
         self._create_namespace(name)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, identity: str = "", fails: bool = False) -> str:
@@ -95,8 +95,8 @@ class Pool:
 
     def get(self, what: str, *names: str, namespace: str = "") -> Any:
         """`kubectl get -o json`: one object, or the items of a list."""
-        if Rest.knows(what) and len(names) < 2 and not any(name.startswith("-") for name in names):
-            return self._rest.get(what, "".join(names), namespace or self.name)
+        if AdminApi.knows(what) and len(names) < 2 and not any(name.startswith("-") for name in names):
+            return self._api.get(what, "".join(names), namespace or self.name)
         answer = json.loads(self.kubectl("get", what, *names, "-n", namespace or self.name, "-o", "json"))
         return answer["items"] if answer["kind"].endswith("List") else answer
 
@@ -112,7 +112,7 @@ class Pool:
         return self._namespaces[-1]
 
     def _create_namespace(self, name: str) -> None:
-        self._rest.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        self._api.create("/api/v1/namespaces", {"metadata": {"name": name}})
 
     def node(self, devices: int = 4, *, inventory: str = "", **labels: str) -> str:
         """Adds a shared node, known to deviceshare when this returns; `inventory` is its annotation of devices."""
@@ -122,9 +122,9 @@ class Pool:
         document["metadata"]["labels"] |= {"pool": self.name, **labels}
         if inventory:
             document["metadata"]["annotations"] = {"deviceshare.io/devices": inventory}
-        self._rest.create("/api/v1/nodes", document)
-        self.eventually(lambda: self._rest.send("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}})[0] == 200)
-        ledger = partial(self._rest.send, "GET", f"{DEVICESHARE}/nodedevices/{name}")
+        self._api.create("/api/v1/nodes", document)
+        self.eventually(lambda: self._api.send("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}})[0] == 200)
+        ledger = partial(self._api.send, "GET", f"{DEVICESHARE}/nodedevices/{name}")
         self.eventually(lambda: json.loads(ledger()[1]).get("spec", {}).get("summary", {}).get("total"))
         return name
 
@@ -158,7 +158,7 @@ class Pool:
     def events(self, reason: str, about: str, namespace: str) -> str:
         """What the Events of this reason say about an object."""
         chosen = quote(f"reason={reason},involvedObject.name={about}")
-        status, answer = self._rest.send("GET", f"/api/v1/namespaces/{namespace}/events?fieldSelector={chosen}")
+        status, answer = self._api.send("GET", f"/api/v1/namespaces/{namespace}/events?fieldSelector={chosen}")
         assert status == 200, answer
         return " ".join(event["message"] for event in json.loads(answer)["items"])
 
@@ -214,5 +214,5 @@ class Pool:
         paths += [f"/api/v1/namespaces/{namespace}" for namespace in self._namespaces]
         mine = f"labelSelector=pool%3D{self.name}"
         for path in (*paths, f"{DEVICESHARE}/shareddevicegroups?{mine}", f"/api/v1/nodes?{mine}"):
-            self.eventually(partial(self._rest.send, "DELETE", path, _BACKGROUND), lambda seen: seen[0] in _GOING)
-        self._rest.close()
+            self.eventually(partial(self._api.send, "DELETE", path, _BACKGROUND), lambda seen: seen[0] in _GOING)
+        self._api.close()

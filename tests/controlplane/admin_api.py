@@ -29,7 +29,7 @@ _SECONDS = 60.0
 Json = dict[str, Any]
 
 
-class Rest:
+class AdminApi:
     """Requests over one connection, which is opened again where the API server closed it."""
 
     def __init__(self, kubeconfig: Path) -> None:
