@@ -53,10 +53,11 @@ def test_whole_nodes_are_answered_with_whole_nodes(pool: Pool) -> None:
     whole = {"Pod": asked, "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None}
     # A new node's devices are free once binds are over.
     answer = pool.eventually(
-        lambda: call(pool.sandbox, "filter", whole), lambda found: "(1 of 1 free)" in found["FailedNodes"][small]
+        lambda: call(pool.sandbox, "filter", whole),
+        lambda found: "(1 of 1 free)" in found["FailedAndUnresolvableNodes"][small],
     )
     assert answer["Nodes"]["items"] == [each for each in nodes if each["metadata"]["name"] == fits]
-    assert "needs 2 nvidia.com/gpu (1 of 1 free)" in answer["FailedNodes"][small]
+    assert "needs 2 nvidia.com/gpu (1 of 1 free)" in answer["FailedAndUnresolvableNodes"][small]
     scores = call(pool.sandbox, "prioritize", {"Pod": asked, "Nodes": answer["Nodes"]})
     assert [each["Host"] for each in scores] == [fits]
 
@@ -67,7 +68,7 @@ def test_unknown_nodes_are_refused_by_name(pool: Pool) -> None:
     asked = unscheduled(pool, "p", pool.group())
     answer = call(pool.sandbox, "filter", {"Pod": asked, "NodeNames": [node, "no-such-node"]})
     assert answer["NodeNames"] == [node]
-    assert "no-such-node" in answer["FailedNodes"]
+    assert "no-such-node" in answer["FailedAndUnresolvableNodes"]
 
 
 def test_a_bind_of_a_pod_that_is_gone_says_so_and_takes_nothing(pool: Pool) -> None:
