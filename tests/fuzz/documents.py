@@ -83,7 +83,7 @@ def _review(kind: str, whole: Json, random_: random.Random) -> Json:
 def document(path: str, random_: random.Random) -> Json:
     """A sound request of this path."""
     pod = copy.deepcopy(POD)
-    if path in ("/filter", "/prioritize"):
+    if path in ("/filter", "/filter-best", "/prioritize"):
         names = {"Pod": pod, "NodeNames": ["node-1", "node-2", "elsewhere"], "Nodes": None}
         return random_.choice([names, {"Pod": pod, "NodeNames": None, "Nodes": {"items": [copy.deepcopy(NODE)]}}])
     if path == "/preempt":

@@ -10,7 +10,7 @@ from tests.fuzz.documents import bend, document, encode
 
 PATHS: Final = {
     "webhook": ("/mutate-pods", "/validate-pods", "/validate-groups", "/validate-node-devices"),
-    "extender": ("/filter", "/prioritize", "/preempt", "/bind"),
+    "extender": ("/filter", "/filter-best", "/prioritize", "/preempt", "/bind"),
     "probe": ("/livez", "/readyz", "/metrics"),
     "ui": ("/", "/ui", "/ui/state", "/ui/style.css"),
     "agent": ("/livez", "/readyz", "/metrics", "/usage"),
