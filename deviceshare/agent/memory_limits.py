@@ -110,7 +110,8 @@ class MemoryLimits:
         """
         self._otherwise = INTERCEPT if intercepts and mode != NO_LIMITS else ""
         self._unintercepted: tuple[LimitReport, ...] = ()
-        self.outcome = LimitsOutcome() if mode in (BY_AGENT, HOOK) else self._none(_SWITCHED_OFF)
+        self._by_driver = mode in (BY_AGENT, HOOK)
+        self.outcome = LimitsOutcome() if self._by_driver else self._none(_SWITCHED_OFF)
         self._node = node
         self._on_limited = on_limited
         self._on_repaired = on_repaired
@@ -142,7 +143,7 @@ class MemoryLimits:
     @property
     def enabled(self) -> bool:
         """Whether it has anything to do."""
-        return self._mode in (BY_AGENT, HOOK) or bool(self._otherwise)
+        return self._by_driver or bool(self._otherwise)
 
     @property
     def fault(self) -> str:
@@ -156,7 +157,7 @@ class MemoryLimits:
         self._node.ledgers.subscribe(lambda _: self._dirty.set())
         self._node.pods.subscribe(lambda _: self._dirty.set())
         loop = asyncio.get_running_loop()
-        if self._mode in (BY_AGENT, HOOK):
+        if self._by_driver:
             threading.Thread(target=self._look_on, args=(loop,), name="memory-limits", daemon=True).start()
         try:
             while True:
@@ -165,7 +166,7 @@ class MemoryLimits:
                     async with asyncio.timeout(SLOW_SECONDS):
                         await self._dirty.wait()
                 except TimeoutError:
-                    if self._mode in (BY_AGENT, HOOK) and time.monotonic() - self._looked > SLOW_SECONDS:
+                    if self._by_driver and time.monotonic() - self._looked > SLOW_SECONDS:
                         self._take(self._none(_HUNG), ())
                 self._dirty.clear()
                 await asyncio.sleep(GATHER_SECONDS)

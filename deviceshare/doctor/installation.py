@@ -222,10 +222,10 @@ def judge_configuration(where: str, text: str) -> Iterator[Finding]:
     verbs = ("filter", "filter-best")
     asks = [each for each in config.extenders or () if each.filter_verb in verbs and each.bind_verb == "bind"]
     if any(each.filter_verb == "filter-best" for each in asks) and len(config.extenders or ()) > 1:
-        what = f"what another extender refuses of the best nodes leaves a pod none ({where}: filterVerb filter-best)"
+        what = f"another extender may refuse the few nodes that filterVerb filter-best leaves a pod ({where})"
         yield Finding(WARNING, what, "set filterVerb: filter and prioritizeVerb: prioritize, weight: 100")
     if not asks:
-        what = f"kube-scheduler's configuration ({where}) names no extender with filterVerb filter and bindVerb bind"
+        what = f"kube-scheduler's configuration ({where}) names no extender (filterVerb: filter-best, bindVerb: bind)"
         yield Finding(PROBLEM, what, "add it: docs/installation.md")
     if config.percentage < 100:
         said = f"only {config.percentage}% of the nodes" if config.percentage else "a sample of the nodes"

@@ -77,16 +77,19 @@ def limits_of(ledger: NodeDevices, pods: Mapping[str, NodePod], lowered: Mapping
 
 
 def unintercepted(ledger: NodeDevices, pods: Mapping[str, NodePod]) -> list[LimitReport]:
-    """The containers whose Binding gave them no limit for HAMi-core: it wasn't there yet; `pods` by UID."""
-    parts = [(uid, s) for uid, claim in ledger.claims.items() for s in current(claim.shares) if uid in pods]
-    return sorted(
-        LimitReport(pods[uid].metadata.key, uid, s.container, ledger.present(s.device).uuid, missing=_BOUND_BEFORE)
-        for uid, s in parts
-        if container_annotation(INTERCEPTED, s.container) not in pods[uid].metadata.annotations
-    )
+    """The containers whose Binding gave them no limit for HAMi-core, with the cure; `pods` by UID."""
+    found = []
+    for uid, claim in ledger.claims.items():
+        for share in current(claim.shares) if uid in pods else ():
+            meta, device = pods[uid].metadata, ledger.present(share.device)
+            if container_annotation(INTERCEPTED, share.container) not in meta.annotations:
+                why = _BOUND_BEFORE if share.memory_mib or ledger.memory_of(device) else _SIZE_UNKNOWN
+                found.append(LimitReport(meta.key, uid, share.container, device.uuid, missing=why))
+    return sorted(found)
 
 
 _BOUND_BEFORE: Final = "it was bound before HAMi-core was there: recreate the pod"
+_SIZE_UNKNOWN: Final = "the memory of its device is unknown: see the agent's log, then recreate the pod"
 
 
 def _of_pod(

@@ -252,6 +252,12 @@ async def test_where_the_driver_cannot_programs_are_intercepted_if_the_library_i
         assert len(agent.outcome.reports) == 1
         shop.share(1, {"main": {0: 8192}}, **{"cuda-memory-limit.main": "8192m"})
         await until(lambda: not agent.outcome.reports)
+        shares = [{"container": "main", "resource": GPU, "index": 7, "percent": 50}]
+        shop.claims[pod_uid(3)] = {"pod": "ns/p3", "shares": shares}
+        shop.publish()
+        shop.describe(3, shares)
+        await until(lambda: [each.pod for each in agent.outcome.reports] == ["ns/p3"])
+        assert "memory of its device is unknown" in agent.outcome.reports[0].missing
     none = MemoryLimits(shop.own, list, mode=NO_LIMITS, intercepts=True)
     assert (none.outcome.mode, none.enabled) == ("", False)
 
