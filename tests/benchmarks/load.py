@@ -98,6 +98,14 @@ async def publish_devices(connection: Connection, number: int) -> None:
         await send(connection, "POST", f"{_DRA}/resourceslices", body)
 
 
+async def publish_capacity(connection: Connection, resources: Mapping[str, str]) -> None:
+    """So much of these resources on each node, as a device plugin would."""
+    body = msgspec.json.encode({"status": {"capacity": resources, "allocatable": resources}})
+    for node in msgspec.json.decode(await send(connection, "GET", "/api/v1/nodes"))["items"]:
+        path = f"/api/v1/nodes/{node['metadata']['name']}/status"
+        await connection.call("PATCH", path, timeout=60.0, body=body, content_type="application/merge-patch+json")
+
+
 async def create_claims(connection: Connection, names: Sequence[str], devices: int) -> None:
     """ResourceClaims of so many devices each."""
     exactly = {"deviceClassName": _CLASS, "allocationMode": "ExactCount", "count": devices}

@@ -1,12 +1,14 @@
 """Pods created and bound per second: kube-scheduler alone, with an extender that agrees to everything, and deviceshare.
 
     python -m tests.benchmarks.scheduling [--nodes 100] [--pods 500] [--rounds 3] [--only NAME]... [--json]
-                                          [--profile DIRECTORY]
+                                          [--profile DIRECTORY] [--gpushare FILE]
 
 deviceshare has three rows: pods of groups that have their nodes, first pods, each of which gives a group its node, and
 pods with shares of 1 GiB, which fit best where others are, so that they fill one node after the other. Where the API
 server serves MutatingAdmissionPolicy v1, each has another row in which policies admit the pods, in place of webhooks.
 Where it serves DRA (1.34 and later), another row has pods that share ResourceClaims by kube-scheduler alone.
+`--gpushare` names a built gpushare-scheduler-extender (https://github.com/AliyunContainerService), which then has a row
+with shares of the same size.
 
 All are measured in one run, in alternating rounds on one API server with the same nodes, because figures of
 different runs, let alone machines, can't be compared; read the ratios. Within a round the processes are new, a first
@@ -68,8 +70,9 @@ class Contender:
     """How deviceshare admits the pods, if it does."""
     scheduler = contract.SCHEDULER_NAME
     grouped = False
+    resource = GPU_MEM
     gib = 0
-    """The share that each pod asks for."""
+    """The share that each pod asks for, as so much of the resource."""
     devices = 0
     """The devices that each pod's own group asks for."""
 
@@ -107,7 +110,7 @@ class Contender:
                 self.group(prefix, each, number),
                 self.scheduler,
                 grouped=self.grouped,
-                limits={GPU_MEM: str(self.gib)} if self.gib else {},
+                limits={self.resource: str(self.gib)} if self.gib else {},
             )
             for each in range(number)
         ]
@@ -227,6 +230,38 @@ class Shares(Deviceshare):
     gib = 1
 
 
+class Gpushare(Contender):
+    """gpushare-scheduler-extender, which binds as ours does."""
+
+    kind = "gpushare, shares"
+    gib = 1
+    resource = "aliyun.com/gpu-mem"
+
+    def __init__(self, program: Path) -> None:
+        self._program = program.absolute()
+
+    def components(self, plane: ControlPlane) -> list[Component]:
+        url = f"http://127.0.0.1:{plane.ports.extender}"
+        environment = {"PORT": str(plane.ports.extender), "KUBECONFIG": str(plane.kubeconfig), "LOG_LEVEL": "warning"}
+        command = ["env", *(f"{name}={value}" for name, value in environment.items()), str(self._program)]
+        config = {
+            "urlPrefix": f"{url}/gpushare-scheduler",
+            "filterVerb": "filter",
+            "bindVerb": "bind",
+            "nodeCacheCapable": True,
+            "managedResources": [{"name": self.resource}],
+            "httpTimeout": "15s",
+        }
+        return [Component("extender", command, f"{url}/version"), plane.scheduler_asking(config)]
+
+    @contextlib.asynccontextmanager
+    async def running(self, plane: ControlPlane, connection: Connection) -> AsyncIterator[None]:
+        gib = DEVICES * Options().memory_mib // MIB_PER_GIB  # what its device plugin would publish
+        await load.publish_capacity(connection, {self.resource: str(gib), "aliyun.com/gpu-count": str(DEVICES)})
+        async with super().running(plane, connection):
+            yield
+
+
 CONTENDERS = (
     Alone(),
     SharedClaims(),
@@ -308,8 +343,20 @@ def _median(measured: Sequence[Round]) -> float:
 @click.option("--only", multiple=True, type=click.Choice([each.name for each in CONTENDERS]), help="Leave others out.")
 @click.option("--json", "as_json", is_flag=True, help="Every round's figures instead of the table.")
 @click.option("--profile", type=click.Path(file_okay=False, path_type=Path), help="Write profiles to this directory.")
-def main(nodes: int, pods: int, rounds: int, *, only: tuple[str, ...], as_json: bool, profile: Path | None) -> None:
+@click.option("--gpushare", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="A rival's program.")
+def main(
+    nodes: int,
+    pods: int,
+    rounds: int,
+    *,
+    only: tuple[str, ...],
+    as_json: bool,
+    profile: Path | None,
+    gpushare: Path | None,
+) -> None:
     contenders = [each for each in CONTENDERS if not only or each.name in only]
+    if gpushare:
+        contenders.append(Gpushare(gpushare))
     room = nodes * DEVICES * Options().memory_mib // MIB_PER_GIB
     if any((pods + GROUPS) * each.gib > room for each in contenders):
         raise click.UsageError(f"{nodes} nodes have {room} GiB for shares; give --nodes more, or --pods fewer")
