@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -317,14 +317,28 @@ class Api:
         return [version.version for each in groups if each.name == group for version in each.versions]
 
     async def snapshot(
-        self, kind: Kind[T], namespace: str, selectors: Mapping[str, str], decode: Callable[[Raw], T]
+        self,
+        kind: Kind[T],
+        namespace: str,
+        selectors: Mapping[str, str],
+        decode: Callable[[Raw], T],
+        *,
+        cached: bool = False,
     ) -> tuple[list[T], str]:
         """What `decode` makes of each object, and the resourceVersion that a watch continues from.
 
         Read in pages. No resourceVersion is sent, so the first page is a quorum read; the others are of its snapshot.
         https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks
+
+        If `cached`, as the API server's watch cache has them, which may be behind and costs it a third; in pages only
+        where they are too large for one answer.
         """
         path = path_of(kind, "", namespace)
+        if cached:
+            with suppress(TooLong):
+                answer = await self._read(path, {**selectors, "resourceVersion": "0"}, most=PAGE_BYTES)
+                page = _decode(answer, Page)
+                return list(map(decode, page.items or ())), page.metadata.resource_version
         try:
             return await self._pages(path, {**selectors, "limit": str(PAGE)}, decode, self._timeout)
         except Expired:  # the snapshot was compacted away between two pages; one answer needs none

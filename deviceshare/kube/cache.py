@@ -62,8 +62,7 @@ class Cache(Generic[T]):
 
     def rewound_to(self, version: str) -> bool:
         """Whether the API server's history went back behind what was seen, by a restored backup."""
-        now, before = _revision(version), _revision(self.version)
-        return now is not None and before is not None and now < before
+        return is_older(version, self.version)
 
     def replace(self, objects: Iterable[T], version: str) -> None:
         """Applies a list; what is not in it is removed."""
@@ -135,6 +134,12 @@ class Cache(Generic[T]):
             change = ObjectChange(key, old, new)
             for watcher in self._watchers:
                 _notify(watcher, change)
+
+
+def is_older(version: str, other: str) -> bool:
+    """Whether a resourceVersion is older than another of the same resource; False where either can't be compared."""
+    one, two = _revision(version), _revision(other)
+    return one is not None and two is not None and one < two
 
 
 def _notify(watcher: Watcher, change: ObjectChange[Any]) -> None:

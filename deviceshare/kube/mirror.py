@@ -28,7 +28,7 @@ from msgspec import Raw, Struct
 
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.kube.api import Api, WatchEvent, delays, selecting
-from deviceshare.kube.cache import Cache, T
+from deviceshare.kube.cache import Cache, T, is_older
 from deviceshare.loops.ports import ApiError, Expired, Kind
 
 log = structlog.get_logger(__name__)
@@ -147,7 +147,13 @@ class ApiMirror(Cache[T]):
 
     async def list(self) -> None:
         """Lists everything as it is now; a watch goes on from there. Raises ApiError."""
-        objects, version = await self._api.snapshot(self._kind, self._namespace, self._selectors, self._decode)
+        kind, namespace, selectors = self._kind, self._namespace, self._selectors
+        # A start waits for its lists of custom resources, which the API server decodes one by one if it reads etcd. A
+        # mirror may be behind; but what was listed must not be of a history that a restored backup took back.
+        cached = kind.is_ours and not self.lists
+        objects, version = await self._api.snapshot(kind, namespace, selectors, self._decode, cached=cached)
+        if cached and is_older(await self._api.version_of(kind, namespace, selectors), version):
+            objects, version = await self._api.snapshot(kind, namespace, selectors, self._decode)
         with suppress(Expired):
             self._expect(version)
         self.replace(objects, version)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from deviceshare.domain import contract
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -80,6 +82,11 @@ class Kind(Generic[T]):
     plural: str
     type: type[T]
     namespaced: bool = field(kw_only=True)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is a custom resource of deviceshare's."""
+        return self.api_version.startswith(f"{contract.API_GROUP}/")
 
     def path(self, name: str = "", namespace: str = "", subresource: str = "") -> str:
         """The URL path of the collection, of one object, or of its subresource."""

@@ -354,7 +354,7 @@ def main(
     profile: Path | None,
     gpushare: Path | None,
 ) -> None:
-    contenders = [each for each in CONTENDERS if not only or each.name in only]
+    contenders: list[Contender] = [each for each in CONTENDERS if not only or each.name in only]
     if gpushare:
         contenders.append(Gpushare(gpushare))
     room = nodes * DEVICES * Options().memory_mib // MIB_PER_GIB

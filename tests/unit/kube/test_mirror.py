@@ -13,8 +13,8 @@ import structlog
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirror import ApiMirror, MirrorPace, count_unreadable
-from deviceshare.loops.kinds import NODES
-from deviceshare.loops.ports import ObjectChange
+from deviceshare.loops.kinds import NODE_DEVICES, NODES
+from deviceshare.loops.ports import Kind, ObjectChange
 from tests.unit.kube.scripted import (
     Scripted,
     Step,
@@ -33,7 +33,7 @@ from tests.unit.kube.scripted import (
 
 HASTY = MirrorPace(first_pause=0.001, longest_pause=0.01)
 IMPATIENT = MirrorPace(quiet=0.2, first_pause=0.001, longest_pause=0.01)
-Start = Callable[..., AbstractAsyncContextManager[tuple[ApiMirror[Node], Scripted]]]
+Start = Callable[..., AbstractAsyncContextManager[tuple[ApiMirror[Any], Scripted]]]
 
 
 @pytest.fixture
@@ -42,11 +42,12 @@ def start(tmp_path: Path) -> Start:
 
     @asynccontextmanager
     async def go(
-        *steps: Step, pace: MirrorPace = HASTY, timeout: float = 60.0
-    ) -> AsyncIterator[tuple[ApiMirror[Node], Scripted]]:
+        *steps: Step, pace: MirrorPace = HASTY, timeout: float = 60.0, revision: int = 0, kind: Kind[Any] = NODES
+    ) -> AsyncIterator[tuple[ApiMirror[Any], Scripted]]:
         server = Scripted(*steps)
+        server.revision = revision or server.revision
         async with serving(server.handle, tmp_path) as connection:
-            mirror = ApiMirror(Api(connection, timeout=timeout), NODES, label_selector="x=y", pace=pace)
+            mirror = ApiMirror(Api(connection, timeout=timeout), kind, label_selector="x=y", pace=pace)
             running = asyncio.create_task(mirror.run())
             try:
                 yield mirror, server
@@ -122,6 +123,38 @@ async def test_a_lost_version_is_listed_anew(start: Start, gone: Step) -> None:
         await until(holds(mirror, b=2, c=7))
         assert removed == ["a"]
         assert mirror.lists == 2
+
+
+def queries(server: Scripted) -> list[dict[str, str]]:
+    """What was asked of lists, their selectors left out."""
+    queries = (dict(each.query) for each in server.seen if "watch" not in each.query)
+    return [{key: value for key, value in query.items() if key != "labelSelector"} for query in queries]
+
+
+async def test_custom_resources_are_listed_from_the_watch_cache_first(start: Start) -> None:
+    """It spares a start the API server's decoding of each; what is listed later is a quorum read."""
+    steps = page(5, node("a", 1)), refuse(410, "Expired"), page(9, node("b", 2))
+    async with start(*steps, kind=NODE_DEVICES) as (mirror, server):
+        await until(holds(mirror, b=2))
+        assert queries(server) == [{"resourceVersion": "0"}, {"limit": "500"}]
+
+
+async def test_a_cache_of_a_history_that_was_taken_back_is_not_believed(start: Start) -> None:
+    """An API server that wasn't restarted when etcd was restored still has what came after the backup."""
+    async with start(page(50, node("a", 45)), page(7, node("a", 1)), kind=NODE_DEVICES, revision=7) as (mirror, server):
+        await until(holds(mirror, a=1))
+        assert queries(server) == [{"resourceVersion": "0"}, {"limit": "500"}]
+
+
+async def test_a_cache_that_has_too_much_for_one_answer_is_read_in_pages(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It isn't read in pages itself: older API servers ignore a limit there."""
+    monkeypatch.setattr("deviceshare.kube.api.PAGE_BYTES", 1000)
+    much = [node(f"n{number}", number) for number in range(100)]
+    async with start(page(200, *much), page(200, node("a", 1)), kind=NODE_DEVICES) as (mirror, server):
+        await until(holds(mirror, a=1))
+        assert queries(server) == [{"resourceVersion": "0"}, {"limit": "500"}]
 
 
 async def test_an_error_event_that_is_no_410_keeps_the_version(start: Start) -> None:
