@@ -16,20 +16,17 @@ def collect_less_often() -> None:
     gc.set_threshold(GARBAGE_THRESHOLD)
 
 
-async def freeze(listed: Callable[[], Awaitable[None]]) -> None:
-    """Spares the garbage collector what was listed: it would stop the loop for as long as it looks through that."""
+async def keep_small(listed: Callable[[], Awaitable[None]]) -> None:
+    """Spares the garbage collector what was listed: it would stop the loop for as long as it looks through that.
+
+    And has the C library return its heap's free pages, first those of the lists, then each minute; only glibc keeps
+    them, and has the call for it. Each TLS connection has buffers of 256 KiB. In the holes that they leave lie a few
+    small blocks, and around those an hour of churn left 20 MiB (docs/reliability.md, Soak).
+    https://man7.org/linux/man-pages/man3/malloc_trim.3.html
+    """
     await listed()
     gc.freeze()
-    await asyncio.Event().wait()
-
-
-async def trim() -> None:
-    """Has the C library return its heap's free pages, each minute; only glibc keeps them, and has the call for it.
-
-    Each TLS connection has buffers of 256 KiB. In the holes that they leave lie a few small blocks, and around those an
-    hour of churn left 20 MiB (docs/reliability.md, Soak). https://man7.org/linux/man-pages/man3/malloc_trim.3.html
-    """
     while malloc_trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        await asyncio.sleep(TRIM_SECONDS)
         malloc_trim(0)
+        await asyncio.sleep(TRIM_SECONDS)
     await asyncio.Event().wait()

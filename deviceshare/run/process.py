@@ -177,8 +177,7 @@ class Process:
             for name, mirror in self._mirrors.by_name.items():
                 background.run(f"mirror-{name}", mirror.run)
             background.run("definitions", self._definitions.run)
-            background.run("freeze", partial(memory.freeze, self._mirrors.wait_listed))
-            background.run("trim", memory.trim)
+            background.run("memory", partial(memory.keep_small, self._mirrors.wait_listed))
             background.run("pulse", self._pulse.run)
             background.run("recorder", self._recorder.run)
             background.run("impostors", self._impostors.run)
