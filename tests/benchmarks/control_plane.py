@@ -45,6 +45,8 @@ class ControlPlane:
         self.ports = choose_ports()
         self.parts = Components(layout, plan, self.ports)
         """The schedulers and deviceshare, set up as in any sandbox, with webhooks."""
+        self.profiled: Path | None = None
+        """How the files of a profile of what is started next begin."""
         self._layout = layout
         self._plan = plan
         self._prober = prober

@@ -1,23 +1,35 @@
 """Profiles of the processes of a control plane, taken while pods are created and bound.
 
-The API server's own (https://pkg.go.dev/net/http/pprof), and of Python programs what py-spy samples
-(https://github.com/benfred/py-spy), native code included.
+The API server's own (https://pkg.go.dev/net/http/pprof), and the processor time of Python programs (sampled.py).
 """
 
 import asyncio
 import contextlib
-import shutil
+import os
 import signal
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from deviceshare.kube.connection import Connection
+from deviceshare_sandbox.components import Component
+from tests.benchmarks import sampled
 from tests.benchmarks.control_plane import send
 
-_PYTHON: Final = ("deviceshare", "extender")
+_SAMPLED: Final = ("deviceshare", "extender")
 _SECONDS: Final = 5
 """Of the API server's profile, which can't be ended early."""
+
+
+def to_be_sampled(component: Component, name: Path | None) -> Component:
+    """The component so that `profile` can sample it by this name, if it is a Python program."""
+    if name is None or component.command[1:2] != ["-m"]:
+        return component
+    python, _, module, *arguments = component.command
+    file = f"{name}.{component.name}.folded"
+    return replace(component, command=[python, "-m", sampled.__name__, file, module, *arguments])
 
 
 @contextlib.asynccontextmanager
@@ -30,28 +42,16 @@ async def profile(pids: Mapping[str, int], connection: Connection, name: Path | 
     fetching = asyncio.create_task(
         send(connection, "GET", f"/debug/pprof/profile?seconds={_SECONDS}"), name="profile the API server"
     )
-    sampling = [await _sample(pids[each], f"{name}.{each}.folded") for each in _PYTHON if each in pids] if _SPY else []
-    await asyncio.sleep(1)  # py-spy needs a moment to begin
+    python = [pids[each] for each in _SAMPLED if each in pids]
+    for pid in python:
+        os.kill(pid, signal.SIGUSR1)
     try:
         yield
     finally:
-        for process in sampling:
-            process.send_signal(signal.SIGINT)
-            await process.wait()
+        for pid in python:
+            os.kill(pid, signal.SIGUSR2)
         _write(Path(f"{name}.kube-apiserver.pprof"), await fetching)
 
 
 def _write(file: Path, content: bytes) -> None:
     file.write_bytes(content)
-
-
-async def _sample(pid: int, file: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        _SPY,
-        *("record", "--pid", str(pid), "--format", "raw", "--rate", "200", "--nonblocking", "--output", file),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-
-
-_SPY: Final = shutil.which("py-spy") or ""

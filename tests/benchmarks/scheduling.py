@@ -96,10 +96,14 @@ class Contender:
     def components(self, plane: ControlPlane) -> list[Component]:
         raise NotImplementedError
 
+    def processes(self, plane: ControlPlane) -> list[Component]:
+        """What it starts: its components, to be profiled where that is asked for."""
+        return [profiling.to_be_sampled(each, plane.profiled) for each in self.components(plane)]
+
     @contextlib.asynccontextmanager
     async def running(self, plane: ControlPlane, connection: Connection) -> AsyncIterator[None]:
         """Runs its processes for the length of the block."""
-        async with plane.beside(self.components(plane)):
+        async with plane.beside(self.processes(plane)):
             yield
 
     def pods(self, prefix: str, number: int) -> list[bytes]:
@@ -191,7 +195,7 @@ class Deviceshare(Contender):
     @contextlib.asynccontextmanager
     async def running(self, plane: ControlPlane, connection: Connection) -> AsyncIterator[None]:
         probe = self.pods("probe", 1)[0]
-        async with plane.beside(self.components(plane)):
+        async with plane.beside(self.processes(plane)):
             await load.await_ledgers(Api(connection), plane.nodes)
             async with plane.admission(connection, self.admission):
                 await _until(connection, probe, mutated=True)
@@ -281,12 +285,12 @@ async def measure(
             for contender in possible:
                 bar = progress.add_task(f"round {number}: {contender.name}", total=pods)
                 injected = bool(contender.admission)
+                plane.profiled = profiles / contender.file if profiles and number == rounds else None
                 async with contender.running(plane, connection):
                     await contender.prepare(Api(connection), pods)
                     await load.create_and_await(connection, contender.pods("warm", GROUPS), injected=injected)
                     await asyncio.sleep(_SETTLE_SECONDS)  # what follows on the warm-up isn't measured
-                    profiled = profiles / contender.file if profiles and number == rounds else None
-                    async with profiling.profile(plane.pids(), connection, profiled):
+                    async with profiling.profile(plane.pids(), connection, plane.profiled):
                         asked, before = await requests(connection), plane.cpu_seconds()
                         seconds = await load.create_and_await(
                             connection, contender.pods("pod", pods), partial(progress.advance, bar), injected=injected
