@@ -228,7 +228,7 @@ class Process:
             others=self._mirrors.others,
             slices=self._mirrors.slices,
             resource_claims=self._mirrors.resource_claims,
-            claims_known=lambda: self._mirrors.claims_known,
+            claims_known=lambda: self._mirrors.resource_claims.known,
             namespaces=self._mirrors.namespaces,
             quotas=self._mirrors.quotas,
             recorder=self._recorder,

@@ -67,6 +67,9 @@ class Process:
             clock=now,
             binds_over=binds_over(version),
             compares=compares(version),
+            uninjected=MemoryMirror(),
+            slices=MemoryMirror(),
+            resource_claims=MemoryMirror(),
             **self._of_kind,
         )
         self.leading = asyncio.create_task(Controller(term).run())

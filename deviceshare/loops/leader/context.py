@@ -3,9 +3,9 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Generator, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import WaitingReasons
@@ -30,7 +30,7 @@ from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import ApiError, Cluster, Conflict, Mirror, NotFound, ObjectChange, Recorder
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from deviceshare.loops.protocol.holders import BindStop
-from deviceshare.loops.queue import Later
+from deviceshare.loops.queue import Later, Queue
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -75,20 +75,24 @@ class ControllerContext:
     ledgers: Mirror[NodeDevices]
     nodes: Mirror[Node]
     pods: Mirror[Pod]
+    others: Mirror[Pod]
+    """The pods on nodes that may have devices from a device plugin; with `placement` all that want nothing of
+    deviceshare: they take CPU, memory and the like."""
+    uninjected: Mirror[Pod]
+    """Pods without a node that admission should have injected and didn't; empty where they are left as they are."""
+    namespaces: Mirror[NamespaceObject]
+    quotas: Mirror[DeviceQuota]
+    slices: Mirror[ResourceSlice]
+    resource_claims: Mirror[ResourceClaim]
+    """Of known DRA drivers."""
     recorder: Recorder
     binds_over: float = BINDS_OVER_SECONDS
     compares: bool = False
     """Both as protocol/bind.py says of this API server."""
     handover: HandoverSetting = DEFAULT
     clock: Callable[[], float] = time.monotonic
-    namespaces: Mirror[NamespaceObject] | None = None
-    quotas: Mirror[DeviceQuota] | None = None
-    others: Mirror[Pod] | None = None
-    """The pods on nodes that may have devices from a device plugin; with `placement` all that want nothing of
-    deviceshare: they take CPU, memory and the like."""
-    slices: Mirror[ResourceSlice] | None = None
-    resource_claims: Mirror[ResourceClaim] | None = None
-    """Of known DRA drivers; None of any of these: not looked at, as in tests of other things."""
+    queues: list[Queue[Any]] = field(default_factory=list, init=False)
+    """Those of this term's reconcilers."""
     claims_known: Callable[[], bool] = lambda: True
     """Whether ResourceClaims were listed: their mirror is also empty where they may not be read, or where an API
     server of an older version was asked, which slices may have been spared."""
@@ -105,8 +109,6 @@ class ControllerContext:
     """Whether there are to be some, on nodes whose devices DRA publishes."""
     group_binder: GroupBinder | None = None
     """Who claims devices for groups that hand them over by a ResourceClaim; None where there are to be none."""
-    uninjected: Mirror[Pod] | None = None
-    """Pods without a node that admission should have injected and didn't; None where they are left as they are."""
     namespace_selector: LabelSelector = EVERYTHING
     """Which namespaces admission selects by their labels, besides leaving some out by name."""
     on_released: Callable[[], object] = lambda: None
@@ -125,6 +127,12 @@ class ControllerContext:
     def waits(self) -> WaitingReasons:
         """What groups wait for, kept for all reconcilers."""
         return WaitingReasons(self.fleet)
+
+    def queue(self, name: str, reconcile: Callable[[K], Awaitable[None]], **how: Any) -> Queue[K]:
+        """A queue of this term, by its clock; `how` as `Queue` has it."""
+        made = Queue(name, reconcile, clock=self.clock, **how)
+        self.queues.append(made)
+        return made
 
     def report_unwritable(self, pod: Pod, why: ApiError) -> None:
         """Tells the owner of a pod that refuses our writes, which no other waits for."""

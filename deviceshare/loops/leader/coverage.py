@@ -20,7 +20,6 @@ from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.ports import ObjectChange
 from deviceshare.loops.protocol import holders, repair
-from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +34,7 @@ class Coverage:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[str] = Queue("coverage", self._check, workers=8, clock=context.clock)
+        self.queue = context.queue("coverage", self._check, workers=8)
         self._reported: dict[str, set[str]] = {}
         """By node, the UIDs of pods already reported."""
 

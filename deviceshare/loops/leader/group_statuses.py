@@ -25,7 +25,7 @@ from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.ports import ObjectChange
 from deviceshare.loops.protocol import repair
-from deviceshare.loops.queue import Queue, RateLimit
+from deviceshare.loops.queue import RateLimit
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ class GroupStatuses:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[str] = Queue("groups", self._reconcile, workers=8, clock=context.clock)
+        self.queue = context.queue("groups", self._reconcile, workers=8)
         self._known: dict[str, _GroupState] = {}
         self._turns: RateLimit[str] = RateLimit(PODS_WRITES_A_SECOND)
         self._words: RateLimit[str] = RateLimit(WORDS_WRITES_A_SECOND)

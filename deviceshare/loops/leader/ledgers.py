@@ -34,7 +34,7 @@ from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
 from deviceshare.loops.ports import NotFound, ObjectChange, Subject
 from deviceshare.loops.protocol import repair
 from deviceshare.loops.protocol.claiming import write_claims
-from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.queue import Later
 from deviceshare.loops.shared_read import SharedRead
 
 log = structlog.get_logger(__name__)
@@ -78,7 +78,7 @@ class Ledgers:
     def __init__(self, context: ControllerContext, dra: DraView) -> None:
         self._context = context
         self._dra = dra
-        self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=8, clock=context.clock)
+        self.queue = context.queue("nodes", self._reconcile, workers=8)
         # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
         self._evidence = SharedRead(lambda _: repair.evidence(context.cluster))
         self._new_since: UnchangedSince[str] = UnchangedSince(context)

@@ -12,7 +12,6 @@ from deviceshare.domain.answers.explanation import deployment_of, rolling_update
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.leader.context import ControllerContext, WaitingEvents
 from deviceshare.loops.ports import ObjectChange
-from deviceshare.loops.queue import Queue
 
 WARNED: Final = "AdmissionWarning"
 WAITS_FOR_ITSELF: Final = "RollingUpdateWaits"
@@ -25,7 +24,7 @@ class PodEvents:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[str] = Queue("pod-events", self._reconcile, workers=1, clock=context.clock)
+        self.queue = context.queue("pod-events", self._reconcile, workers=1)
         self._warnings = WaitingEvents(context, WARNED)
         self._updates = WaitingEvents(context, WAITS_FOR_ITSELF)
         self._sharing: dict[tuple[str, str] | None, set[str]] = {}

@@ -23,7 +23,7 @@ from deviceshare.loops.api_objects import annotate, subject_of
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince, in_pauses
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import Conflict, NotFound, ObjectChange, Unavailable
-from deviceshare.loops.queue import Backoff, Queue
+from deviceshare.loops.queue import Backoff
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +47,7 @@ class Preemptor:
     def __init__(self, context: ControllerContext, releaser: Releaser) -> None:
         self._context = context
         self._releaser = releaser
-        self.queue: Queue[str] = Queue("preemption", self._reconcile, workers=1, clock=context.clock)
+        self.queue = context.queue("preemption", self._reconcile, workers=1)
         self._waiting: set[str] = set()
         """The keys of pods for which others may have to go."""
         self._sharing: dict[str, int] = {}

@@ -25,7 +25,6 @@ from deviceshare.loops.ports import ApiError, ObjectChange, Unavailable
 from deviceshare.loops.protocol import rebind as protocol
 from deviceshare.loops.protocol.bind import BIND_SECONDS
 from deviceshare.loops.protocol.rebind import Answer
-from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +41,7 @@ class Rebinder:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[ClaimKey] = Queue("rebinds", self._reconcile, workers=4, clock=context.clock)
+        self.queue = context.queue("rebinds", self._reconcile, workers=4)
         self._unchanged_since: UnchangedSince[ClaimKey] = UnchangedSince(context)
 
     # What enqueues a claim.

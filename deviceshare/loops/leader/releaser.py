@@ -45,7 +45,7 @@ from deviceshare.loops.ports import NotFound, ObjectChange
 from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.bind import BIND_SECONDS
 from deviceshare.loops.protocol.release import Cause, Outcome, end_hold, release
-from deviceshare.loops.queue import Backoff, Later, Queue
+from deviceshare.loops.queue import Backoff, Later
 
 log = structlog.get_logger(__name__)
 
@@ -82,9 +82,7 @@ class Releaser:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         # One claim of a node after the other: each release writes the ledger twice and would fail beside another.
-        self.queue: Queue[ClaimKey] = Queue(
-            "claims", self._reconcile, workers=8, lane=lambda key: key.node or key.uid, clock=context.clock
-        )
+        self.queue = context.queue("claims", self._reconcile, workers=8, lane=lambda key: key.node or key.uid)
         self._claims: dict[str, set[ClaimKey]] = {}
         """By the name of the holder."""
         self._unbound_since: UnchangedSince[ClaimKey] = UnchangedSince(context)
@@ -239,8 +237,8 @@ class Releaser:
 
     async def _end_hold(self, uid: str, of: Claim) -> bool:
         """Whether no pod can join by the group's ResourceClaim any more. Others may bear its marks, not our entry."""
-        claims, group = self._context.resource_claims if of.group else None, self._context.groups.get(of.group)
-        named = [each for each in claims.values() if each.metadata.name == claim_name(uid)] if claims else []
+        claims, group = self._context.resource_claims.values() if of.group else (), self._context.groups.get(of.group)
+        named = [each for each in claims if each.metadata.name == claim_name(uid)]
         mine = [c for c in named if hold_of(c, "") and (is_kept(c) or (group and c.metadata.key == group.claim))]
         return all([await end_hold(self._context.cluster, each) for each in mine])
 

@@ -19,7 +19,6 @@ from deviceshare.loops.ports import Forbidden, ObjectChange, Unavailable
 from deviceshare.loops.protocol.bind import BIND_SECONDS
 from deviceshare.loops.protocol.claiming import write_claims
 from deviceshare.loops.protocol.rebind import update_pods
-from deviceshare.loops.queue import Queue
 
 QUOTA: Final = (
     "asks for more than its limits say, and a ResourceQuota of its namespace counts shares by these: recreate it with"
@@ -34,7 +33,7 @@ class Resizer:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[str] = Queue("resizes", self._reconcile, workers=2, clock=context.clock)
+        self.queue = context.queue("resizes", self._reconcile, workers=2)
         self._asking: dict[str, set[str]] = {}
         """By node, the pods whose annotation asks for a size."""
         self._said: dict[str, str] = {}

@@ -20,7 +20,6 @@ from deviceshare.domain.placement.scaling import UnplacedPod, scaling_pods
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.ports import Conflict, NotFound, ObjectChange
-from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +45,7 @@ class Scaler:
     def __init__(self, context: ControllerContext, namespace: str) -> None:
         self._context = context
         self._namespace = namespace
-        self.queue: Queue[str] = Queue("scaling", self._reconcile, workers=1, clock=context.clock)
+        self.queue = context.queue("scaling", self._reconcile, workers=1)
         self._waiting: dict[str, float] = {}
         """Since when each pod waits, by its key."""
         self._created: dict[str, float] = {}

@@ -19,7 +19,7 @@ from deviceshare.loops.api_objects import find, subject_of
 from deviceshare.loops.kinds import JOBS
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince, WaitingEvents
 from deviceshare.loops.ports import Forbidden, Kind, ObjectChange, Subject
-from deviceshare.loops.queue import Backoff, Later, Queue, RateLimit
+from deviceshare.loops.queue import Backoff, Later, RateLimit
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +63,7 @@ class UninjectedPods:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[str] = Queue("uninjected", self._reconcile, workers=1, clock=context.clock)
+        self.queue = context.queue("uninjected", self._reconcile, workers=1)
         self._since: UnchangedSince[str] = UnchangedSince(context)
         self._turns: RateLimit[str] = RateLimit(DELETIONS_A_SECOND)
         """Of namespaces: one with a thousand such pods has one turn at a time, as all others have."""
@@ -71,9 +71,6 @@ class UninjectedPods:
         self._events = WaitingEvents(context, REASON)
         self._failures: dict[str, int] = {}
         """How many pods of a Job have failed, by its UID, our deletions among them; the last asked about last."""
-
-    def _pods(self) -> list[Pod]:
-        return list(self._context.uninjected.values()) if self._context.uninjected else []
 
     def change(self, change: ObjectChange[Pod]) -> None:
         """Takes in a change of an uninjected pod without a node."""
@@ -88,12 +85,12 @@ class UninjectedPods:
         if change.old is None and change.new and self._recreations.unproven and change.new.injected:
             owner = change.new.metadata.controller
             self._recreations.prove(owner.uid if owner else "")
-            for pod in self._pods():
+            for pod in self._context.uninjected.values():
                 self.queue.add(pod.metadata.key)
 
     def enqueue_namespace(self, name: str) -> None:
         """Enqueues the pods of a namespace that admission may select by now."""
-        for pod in self._pods():
+        for pod in self._context.uninjected.values():
             if pod.metadata.namespace == name:
                 self.queue.add(pod.metadata.key)
 
@@ -101,15 +98,15 @@ class UninjectedPods:
         """Whether admission selects the namespace by its labels, as far as they are known."""
         if self._context.namespace_selector == EVERYTHING:
             return True
-        found = self._context.namespaces.get(namespace) if self._context.namespaces else None
+        found = self._context.namespaces.get(namespace)
         return found is not None and found.labels is not None and self._context.namespace_selector.matches(found.labels)
 
     async def _reconcile(self, key: str) -> None:
-        pod = self._context.uninjected.get(key) if self._context.uninjected else None
+        pod = self._context.uninjected.get(key)
         namespace = key.partition("/")[0]
         if pod is None:
             self._since.forget(key)
-            if namespace not in {each.metadata.namespace for each in self._pods()}:
+            if namespace not in {each.metadata.namespace for each in self._context.uninjected.values()}:
                 self._turns.over(namespace)
             return
         owner = pod.metadata.controller
@@ -129,7 +126,7 @@ class UninjectedPods:
         await self._delete(pod, owner, seen)
 
     def _leave(self, pod: Pod, owner: OwnerReference, why: str) -> None:
-        seen = self._context.uninjected.get(pod.metadata.key) if self._context.uninjected else None
+        seen = self._context.uninjected.get(pod.metadata.key)
         if seen is None or seen.metadata.uid != pod.metadata.uid:
             return  # It went meanwhile, and nothing would end what is remembered of it.
         log.warning("Left uninjected pod", pod=pod.metadata.key, controller=f"{owner.kind} {owner.name}", reason=why)

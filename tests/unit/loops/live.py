@@ -16,7 +16,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GPU_PERCENT
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, HOLDS, NAMESPACES, NODE_DEVICES, NODES, PODS, resource_slices
+from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, HOLDS, NAMESPACES, NODE_DEVICES, NODES, PODS, RESOURCE_SLICES
 from deviceshare.loops.leader.context import ControllerContext, GatePlacement
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.ports import ApiError, Kind, ObjectChange, Subject, Unavailable, Watcher
@@ -259,8 +259,8 @@ class World:
             nodes=nodes,
             pods=pods,
             others=self.others,
-            slices=mirrors.get("resourceslices"),
-            resource_claims=mirrors.get("resourceclaims"),
+            slices=mirrors.get("resourceslices", MemoryMirror()),
+            resource_claims=mirrors.get("resourceclaims", MemoryMirror()),
             claims_known=claims_known,
             compares=compares,
             scaling_namespace=scaling_namespace,
@@ -273,7 +273,7 @@ class World:
             clock=lambda: now() + self.jumped,
             placement=GatePlacement(lifting, frozenset({GPU_PERCENT})) if lifting else None,
             life=life,
-            uninjected=self.unlabelled if uninjected else None,
+            uninjected=self.unlabelled,
             namespace_selector=namespace_selector,
             on_recreated=self._count_recreation,
             on_released=self._count_release,
@@ -288,8 +288,8 @@ class World:
         context = self.context
         world = World(cluster, gates=context.placement is not None, life=context.life, holds=context.holds)
         kinds: tuple[Kind[Any], ...] = (PODS, NODE_DEVICES, GROUPS, NODES)
-        if context.slices is not None:
-            kinds = (*kinds, resource_slices("v1"), HOLDS)
+        if "resourceslices" in cluster.mirrors:
+            kinds = (*kinds, RESOURCE_SLICES[0], HOLDS)
         for kind in kinds:
             for obj in cluster.all(kind):
                 cluster.mirrors[kind.plural].set(obj.metadata.key, obj)
