@@ -12,9 +12,8 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from deviceshare.domain.objects.object_decoder import decoder_of
-from deviceshare.kube.connection import Connection
+from deviceshare.kube.connection import ApiStatus, Connection, Unserved, refusal_of_status
 from deviceshare.kube.http_client import TooLong
-from deviceshare.kube.refusals import ApiStatus, Unserved, refusal_of_status
 from deviceshare.loops.ports import ApiError, Expired, Invalid, Kind, Unavailable, Undecodable
 
 # Exponential backoff with jitter.

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -16,13 +16,13 @@ from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.admission.settings import GATES
 from deviceshare.domain.answers.picture import draw_in_steps
 from deviceshare.flags import Address, Tls
-from deviceshare.kube.agent_client import ask_agent
 from deviceshare.kube.api import Api
 from deviceshare.kube.definitions import Definitions
 from deviceshare.kube.mirror import ApiMirror
 from deviceshare.kube.mirrors import Mirrors
 from deviceshare.kube.pulse import Pulse
 from deviceshare.kube.recorder import EventRecorder
+from deviceshare.kube.use_rounds import UseRounds
 from deviceshare.loops.background import Background
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.leader.context import ControllerContext, GatePlacement
@@ -33,8 +33,7 @@ from deviceshare.loops.protocol import bind
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 from deviceshare.loops.replica.impostor_watch import ImpostorWatch
-from deviceshare.loops.replica.use_rounds import UseRounds
-from deviceshare.metrics import Metrics, ServerMetrics
+from deviceshare.metrics import Metrics
 from deviceshare.run import cluster_metrics, memory
 from deviceshare.run.settings import ON, Settings
 from deviceshare.web import admission, extender, ui
@@ -46,41 +45,11 @@ from deviceshare.web.review import namespace_of
 from deviceshare.web.server import Server
 from deviceshare.web.ui import Snapshots
 
-# The parts of the page: its snapshots of the mirrors, what agents say of use, and its server.
-
-
-class PageParts:
-    """Who builds it runs `snapshots` and `use`, and starts the server."""
-
-    def __init__(self, settings: Settings, api: Api, mirrors: Mirrors, *, leading: Callable[[], bool]) -> None:
-        self.snapshots = Snapshots(self._draw)
-        self.use = UseRounds(api, settings.namespace, ask_agent)
-        self._instance = settings.instance
-        self._mirrors = mirrors
-        self._leading = leading
-
-    def server(self, at: Address, metrics: ServerMetrics) -> Server:
-        """Serves it. Call it once."""
-        for mirror in self._mirrors.by_name.values():
-            mirror.subscribe(self.snapshots.touch)
-        routes = ui.Ui(self.snapshots, at.host, self.use.current).routes()
-        return Server("ui", *at, routes, metrics, max_body=ui.MAX_BODY, timeout=ui.TIMEOUT)
-
-    def _draw(self) -> Generator[None, None, bytes]:
-        mirrors = self._mirrors
-        faults = {name: fault for name, mirror in mirrors.by_name.items() if (fault := fault_of(mirror)())}
-        replica = ui.Replica(self._instance, __version__, self._leading(), faults)
-        drawn = yield from draw_in_steps(mirrors.fleet, mirrors.groups.values(), mirrors.pods.values())
-        yield
-        return ui.encode(replica, drawn)
-
 
 def fault_of(mirror: ApiMirror[Any]) -> Check:
     """Why the mirror isn't synced, or ""."""
     return lambda: "" if mirror.synced else "not read yet, or its watch is lost"
 
-
-# The composition root of `deviceshare run`: builds the roles, starts them in order and stops them in order.
 
 log = structlog.get_logger(__name__)
 
@@ -140,7 +109,8 @@ class Process:
         identity = f"{settings.instance}_{uuid4().hex[:8]}"
         self._elector = Elector(api, identity, namespace=settings.namespace, timing=settings.lease)
         self._impostors = ImpostorWatch(self._cluster, mirrors.pods, self._recorder)
-        self._page = PageParts(settings, api, mirrors, leading=lambda: self._elector.leading)
+        self._snapshots = Snapshots(self._draw_page)
+        self._use = UseRounds(api, settings.namespace)
         self._certificates: dict[str, Certificate | MemoryCertificate] = {}
         self._keeper: Keeper | None = None
         self._servers = self._build_servers()
@@ -186,9 +156,9 @@ class Process:
                 background.run(f"{name}-certificate", certificate.watch)
             if self._keeper is not None:
                 background.run("trust", self._keeper.run)
-            background.run("snapshots", self._page.snapshots.run)
+            background.run("snapshots", self._snapshots.run)
             if settings.ui_bind:
-                background.run("use-rounds", self._page.use.run)
+                background.run("use-rounds", self._use.run)
             background.on_stop(self._binder.close)
             if "controller" in settings.roles:
                 background.run("election", self._lead)
@@ -204,7 +174,7 @@ class Process:
         self._draining = True
         for server in (self._probes, *self._servers):
             server.drain()
-        self._page.snapshots.close()
+        self._snapshots.close()
         await asyncio.sleep(DRAIN_SECONDS)
 
     async def _lead(self) -> None:
@@ -277,7 +247,7 @@ class Process:
         if self._settings.serves_webhooks:
             servers.append(self._build_webhooks())
         if self._settings.ui_bind:
-            servers.append(self._page.server(self._settings.ui_bind, self._metrics))
+            servers.append(self._build_ui(self._settings.ui_bind))
         return servers
 
     def _build_extender(self) -> Server:
@@ -331,6 +301,20 @@ class Process:
             tenant=namespace_of,
             tls=self._certificate_of("webhook", files) if files else self._own_certificate(),
         )
+
+    def _build_ui(self, at: Address) -> Server:
+        for mirror in self._mirrors.by_name.values():
+            mirror.subscribe(self._snapshots.touch)
+        routes = ui.Ui(self._snapshots, at.host, self._use.current).routes()
+        return Server("ui", *at, routes, self._metrics, max_body=ui.MAX_BODY, timeout=ui.TIMEOUT)
+
+    def _draw_page(self) -> Generator[None, None, bytes]:
+        mirrors = self._mirrors
+        faults = {name: fault for name, mirror in mirrors.by_name.items() if (fault := fault_of(mirror)())}
+        replica = ui.Replica(self._settings.instance, __version__, self._elector.leading, faults)
+        drawn = yield from draw_in_steps(mirrors.fleet, mirrors.groups.values(), mirrors.pods.values())
+        yield
+        return ui.encode(replica, drawn)
 
     def _certificate_of(self, server: str, tls: Tls) -> ssl.SSLContext:
         """Files: read again when they change."""

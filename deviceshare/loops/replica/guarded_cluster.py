@@ -40,34 +40,17 @@ class GuardedCluster:
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
         return self._seen(await self._cluster.get(kind, name, namespace))
 
-    async def list(
-        self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
-    ) -> list[T]:
-        listed = await self._cluster.list(
-            kind, namespace=namespace, label_selector=label_selector, field_selector=field_selector
-        )
-        return [self._seen(obj) for obj in listed]
+    async def list(self, kind: Kind[T], **selectors: str) -> list[T]:
+        return [self._seen(obj) for obj in await self._cluster.list(kind, **selectors)]
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
         self._refuse_faulty(kind)
         return self._seen(await self._cluster.create(kind, body, namespace))
 
-    async def patch(
-        self,
-        kind: Kind[T],
-        name: str,
-        body: Mapping[str, Any],
-        *,
-        namespace: str = "",
-        subresource: str = "",
-        timeout: float | None = None,
-    ) -> T:
+    async def patch(self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", **how: Any) -> T:
         self._refuse_faulty(kind)
         try:
-            patched = self._cluster.patch(
-                kind, name, body, namespace=namespace, subresource=subresource, timeout=timeout
-            )
-            return self._seen(await patched)
+            return self._seen(await self._cluster.patch(kind, name, body, namespace=namespace, **how))
         except TooLarge:
             self._on_too_large(Subject(kind, name, namespace))
             raise

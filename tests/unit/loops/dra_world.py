@@ -6,11 +6,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from deviceshare.domain.objects.resource_slices import ResourceClaim
-
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_injection import given_by_claim
 from deviceshare.domain.objects.groups import claim_name
+from deviceshare.domain.objects.resource_slices import ResourceClaim
 from deviceshare.loops.kinds import HOLDS, NODES, PODS, RESOURCE_SLICES
 from tests.unit.domain.dra_objects import DRIVER, card, gpu_json, slice_json
 from tests.unit.loops.live import LiveCluster, MemoryMirror, World
