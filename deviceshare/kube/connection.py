@@ -12,17 +12,8 @@ from deviceshare import __version__
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.kube.access import Access, NoCredentials, read_kubeconfig, read_service_account
 from deviceshare.kube.http_client import HttpClient
-from deviceshare.loops.ports import (
-    AlreadyExists,
-    ApiError,
-    Conflict,
-    Expired,
-    Forbidden,
-    Invalid,
-    NotFound,
-    TooLarge,
-    Unavailable,
-)
+from deviceshare.loops import ports
+from deviceshare.loops.ports import ApiError, Unavailable
 
 # Refusals. https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
 
@@ -45,15 +36,15 @@ class ApiStatus(Struct, frozen=True):
 
 
 _BY_CODE: dict[int, type[ApiError]] = {
-    400: Invalid,
-    401: Forbidden,
-    403: Forbidden,
-    405: Invalid,
-    409: Conflict,
-    410: Expired,
-    413: TooLarge,
-    415: Invalid,
-    422: Invalid,
+    400: ports.Invalid,
+    401: ports.Forbidden,
+    403: ports.Forbidden,
+    405: ports.Invalid,
+    409: ports.Conflict,
+    410: ports.Expired,
+    413: ports.TooLarge,
+    415: ports.Invalid,
+    422: ports.Invalid,
 }
 
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
@@ -79,12 +70,12 @@ def refusal_of_status(request: str, status: ApiStatus, code: int, retry_after: f
         # Only the API server's own word means that the object is gone. A 404 without it comes from a server that does
         # not (yet) serve the kind, or from a proxy, and devices in use would be allocated if it were believed.
         if status.reason == "NotFound":
-            return NotFound(text)
+            return ports.NotFound(text)
         return Unserved(f"{text} (the kind is not served; kubectl apply -f manifests/crds)", retry_after=retry_after)
     if code == 409 and status.reason == "AlreadyExists":
-        return AlreadyExists(text)
+        return ports.AlreadyExists(text)
     if code == 500 and any(words in status.message for words in _TOO_LARGE):
-        return TooLarge(text, said=status.message)
+        return ports.TooLarge(text, said=status.message)
     return _BY_CODE.get(code, Unavailable)(text, retry_after=retry_after, said=status.message)
 
 

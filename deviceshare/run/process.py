@@ -25,7 +25,7 @@ from deviceshare.kube.recorder import EventRecorder
 from deviceshare.kube.use_rounds import UseRounds
 from deviceshare.loops.background import Background
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
-from deviceshare.loops.leader.context import ControllerContext, GatePlacement
+from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.leadership import Elector
 from deviceshare.loops.ports import Mirror, Subject
@@ -103,7 +103,6 @@ class Process:
             holds_namespace=settings.namespace,
         )
         mirrors.pods.subscribe(self._binder.change)
-        self._placement = GatePlacement(self._binder, settings.share_resources) if gates else None
         self._controller: Controller | None = None
         # A process that restarts within its predecessor's lease must not be taken for it.
         identity = f"{settings.instance}_{uuid4().hex[:8]}"
@@ -205,7 +204,8 @@ class Process:
             binds_over=bind.binds_over(version),
             compares=bind.compares(version),
             handover=self._settings.handover_setting,
-            placement=self._placement,
+            lifting=self._binder if self._settings.placement == GATES else None,
+            share_resources=self._settings.share_resources,
             life=self._settings.life,
             preempts=self._settings.preemption == ON,
             scaling_namespace=self._settings.namespace if self._settings.scaling_pods == ON else "",

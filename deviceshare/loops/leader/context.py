@@ -42,26 +42,14 @@ SAID_AGAIN_SECONDS: Final = 600.0
 """Before the same is said again, and the longest time between two."""
 
 
-class PodBinder(Protocol):
-    """A Binder whose last step lifts the scheduling gate."""
+class LeadersBinder(Protocol):
+    """A Binder, as far as the leader places pods itself, and claims devices for groups by claim."""
 
     def remember(self, pod: Pod) -> None: ...
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None: ...
 
-
-class GroupBinder(Protocol):
-    """A Binder that claims devices for a group without a pod of it to bind; raises what `bind` raises."""
-
     async def settle(self, group: Group, node: str, pod: str) -> object: ...
-
-
-class GatePlacement(NamedTuple):
-    """What placing behind scheduling gates needs besides (decision 16)."""
-
-    binds: PodBinder
-    share_resources: Collection[str]
-    """The resources by which pods may ask for shares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +64,7 @@ class ControllerContext:
     nodes: Mirror[Node]
     pods: Mirror[Pod]
     others: Mirror[Pod]
-    """The pods on nodes that may have devices from a device plugin; with `placement` all that want nothing of
+    """The pods on nodes that may have devices from a device plugin; with `lifting` all that want nothing of
     deviceshare: they take CPU, memory and the like."""
     uninjected: Mirror[Pod]
     """Pods without a node that admission should have injected and didn't; empty where they are left as they are."""
@@ -96,8 +84,11 @@ class ControllerContext:
     claims_known: Callable[[], bool] = lambda: True
     """Whether ResourceClaims were listed: their mirror is also empty where they may not be read, or where an API
     server of an older version was asked, which slices may have been spared."""
-    placement: GatePlacement | None = None
-    """How the leader places pods itself; None where a kube-scheduler of ours asks the extender."""
+    lifting: LeadersBinder | None = None
+    """By which the leader places pods itself: its last step lifts the scheduling gate (decision 16). None where a
+    kube-scheduler of ours asks the extender."""
+    share_resources: Collection[str] = ()
+    """The resources by which pods may ask for shares."""
     life: GroupLife = DEFAULT_LIFE
     preempts: bool = True
     """Whether others make room for pods of higher priority."""
@@ -107,7 +98,7 @@ class ControllerContext:
     """Where our own ResourceClaims are."""
     holds: bool = False
     """Whether there are to be some, on nodes whose devices DRA publishes."""
-    group_binder: GroupBinder | None = None
+    group_binder: LeadersBinder | None = None
     """Who claims devices for groups that hand them over by a ResourceClaim; None where there are to be none."""
     namespace_selector: LabelSelector = EVERYTHING
     """Which namespaces admission selects by their labels, besides leaving some out by name."""

@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 import structlog
@@ -236,7 +237,7 @@ class Controller:
         unfit = UnfitNodes(context.clock, AVOID_SECONDS, forgotten=0)
         self._holds = Holds(context, self._dra, self._releaser, unfit) if context.holds else None
         self._group_claims = GroupClaims(context, context.group_binder, unfit) if context.group_binder else None
-        self._placer = Placer(context, context.placement, self._releaser) if context.placement else None
+        self._placer = Placer(context, context.lifting, self._releaser) if context.lifting else None
         self._pod_watchers: list[Callable[[ObjectChange[Pod]], None]] = [
             context.index.change_pod,
             self._waker.change,
@@ -270,17 +271,15 @@ class Controller:
             (context.groups, self._on_group),
             (context.nodes, self._on_node),
         )
-        subscriptions = [GradualSubscription(mirror, watcher) for mirror, watcher in watched]
         try:
-            for subscription in subscriptions:
-                await subscription.begin()
-            log.info("Started reconciling")
-            async with asyncio.TaskGroup() as tasks:
-                for queue in self._context.queues:
-                    tasks.create_task(queue.run(), name=queue.name)
+            async with AsyncExitStack() as subscriptions:
+                for mirror, watcher in watched:
+                    await subscriptions.enter_async_context(gradual_subscription(mirror, watcher))
+                log.info("Started reconciling")
+                async with asyncio.TaskGroup() as tasks:
+                    for queue in context.queues:
+                        tasks.create_task(queue.run(), name=queue.name)
         finally:
-            for subscription in subscriptions:
-                subscription.end()
             context.on_uncovered(0)  # From now on the next leader counts, however what follows ends.
             await self._ledgers.close()
             if self._placer:
@@ -402,45 +401,38 @@ class Controller:
         self._statuses.enqueue_concerned()
 
 
-class GradualSubscription:
-    """Reports each object of a mirror first as an addition, and then every change of it, as `Mirror.subscribe` does.
+@asynccontextmanager
+async def gradual_subscription(mirror: Mirror[Any], watcher: Watcher) -> AsyncIterator[None]:
+    """Reports each object first as an addition, and then every change, as `Mirror.subscribe` does, a few at a time.
 
-    A mirror reports existing objects all at once. Ten thousand would keep the event loop, which answers webhooks, for
-    half a second: here they are reported a few at a time.
+    Entered when all existing objects have been reported. A mirror reports them all at once: ten thousand would keep the
+    event loop, which answers webhooks, for half a second.
     """
+    unreported = {obj.metadata.key: None for obj in mirror.values()}  # in their order
 
-    def __init__(self, mirror: Mirror[Any], watcher: Watcher) -> None:
-        self._mirror = mirror
-        self._watcher = watcher
-        self._unreported: dict[str, None] = {}
-        """The keys of existing objects, in their order."""
+    def report(change: ObjectChange[Any]) -> None:
+        if change.key not in unreported:
+            watcher(change)
+        elif change.new is None:
+            del unreported[change.key]
 
-    async def begin(self) -> None:
-        """Returns when all existing objects have been reported."""
-        self._unreported = {obj.metadata.key: None for obj in self._mirror.values()}
-        self._mirror.subscribe(self._change)
+    mirror.subscribe(report)
+    try:
         for number in itertools.count(1):
-            if not self._unreported:
-                return
-            key = next(iter(self._unreported))
-            del self._unreported[key]
+            if not unreported:
+                break
+            key = next(iter(unreported))
+            del unreported[key]
             try:
-                self._watcher(ObjectChange(key, None, self._mirror.get(key)))
+                watcher(ObjectChange(key, None, mirror.get(key)))
             except Exception:
                 # As a mirror does: one object must not keep the leader from all others.
                 log.exception("Watcher failed on an existing object", key=key)
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
-
-    def end(self) -> None:
-        """Reports nothing more; may be called before `begin`."""
-        self._mirror.unsubscribe(self._change)
-
-    def _change(self, change: ObjectChange[Any]) -> None:
-        if change.key not in self._unreported:
-            self._watcher(change)
-        elif change.new is None:
-            del self._unreported[change.key]
+        yield
+    finally:
+        mirror.unsubscribe(report)
 
 
 def _but_for_finalizers(group: Group) -> Group:

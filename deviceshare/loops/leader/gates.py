@@ -19,7 +19,7 @@ from deviceshare.domain.placement.node_choice import Choice, Occupancy, alike, c
 from deviceshare.domain.placement.shared_resources import capacity_patch, lacking
 from deviceshare.loops.api_objects import subject_of
 from deviceshare.loops.kinds import NODES
-from deviceshare.loops.leader.context import ControllerContext, GatePlacement, UnchangedSince, WaitingEvents, in_pauses
+from deviceshare.loops.leader.context import ControllerContext, LeadersBinder, UnchangedSince, WaitingEvents, in_pauses
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import ApiError, NotFound, ObjectChange
 from deviceshare.loops.protocol.bind import Refused
@@ -65,11 +65,11 @@ which to look at (kubernetes/kubernetes, `pkg/scheduler/framework/types.go`, Fit
 class Placer:
     """Decides for all pods at once; its tasks are its own: `close` ends them."""
 
-    def __init__(self, context: ControllerContext, placement: GatePlacement, releaser: Releaser) -> None:
+    def __init__(self, context: ControllerContext, binder: LeadersBinder, releaser: Releaser) -> None:
         self._context = context
-        self._binds = placement.binds
+        self._binder = binder
         self._unschedulable = UnschedulablePods(context, releaser)
-        self._capacities = ShareCapacities(context, placement.share_resources)
+        self._capacities = ShareCapacities(context)
         self._displaced = releaser.displaced
         self._occupancy = Occupancy()
         self._events = WaitingEvents(context, "NotPlaced")
@@ -177,10 +177,10 @@ class Placer:
         await asyncio.sleep(0)
 
     async def _place(self, pod: Pod, node: str) -> None:
-        meta, binds = pod.metadata, self._binds
+        meta = pod.metadata
         try:
-            binds.remember(pod)
-            await binds.bind(meta.namespace, meta.name, meta.uid, node)
+            self._binder.remember(pod)
+            await self._binder.bind(meta.namespace, meta.name, meta.uid, node)
         except (Refused, ApiError) as error:
             log.warning("Refused to place pod", pod=meta.key, node=node, reason=str(error))
             self._fail(pod, f"placing it on node {node} failed: {error}")
@@ -306,16 +306,14 @@ class ShareCapacities:
     A kubelet sets them to 0 when its node reboots; they are advertised again then.
     """
 
-    def __init__(self, context: ControllerContext, resources: Collection[str]) -> None:
-        """`resources` are those by which pods may ask for shares."""
+    def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self._resources = resources
         self.queue = context.queue("share-capacities", self._reconcile)
         self._written: dict[str, float] = {}
 
     def change(self, change: ObjectChange[Node]) -> None:
         """Takes in a change of a node."""
-        if change.new is None or (change.new.shared and lacking(change.new, self._resources)):
+        if change.new is None or (change.new.shared and lacking(change.new, self._context.share_resources)):
             self.queue.add(change.key)
 
     async def _reconcile(self, name: str) -> None:
@@ -323,7 +321,7 @@ class ShareCapacities:
         if node is None:
             self._written.pop(name, None)  # here, since a write of it may have been under way when it went
             return
-        if not node.shared or not (missing := lacking(node, self._resources)):
+        if not node.shared or not (missing := lacking(node, self._context.share_resources)):
             return
         if name in self._written:
             self._context.wait_until(self._written[name] + ADVERTISED_SECONDS)

@@ -32,7 +32,7 @@ from deviceshare.domain.placement.node_choice import Occupancy, choose_node, in_
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import HOLDS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.leader.context import ClaimKey, ControllerContext, GroupBinder, in_pauses, own_key
+from deviceshare.loops.leader.context import ClaimKey, ControllerContext, LeadersBinder, in_pauses, own_key
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import ApiError, Conflict, NotFound, ObjectChange
 from deviceshare.loops.protocol.bind import Refused
@@ -198,7 +198,7 @@ class GroupClaims:
     gate (node_choice.py). Whether that has CPU left is for kube-scheduler to say. Keyed by the group's name.
     """
 
-    def __init__(self, context: ControllerContext, binder: GroupBinder, unfit: UnfitNodes) -> None:
+    def __init__(self, context: ControllerContext, binder: LeadersBinder, unfit: UnfitNodes) -> None:
         self._context = context
         self._binder = binder
         self._unfit = unfit

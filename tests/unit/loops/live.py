@@ -17,7 +17,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GPU_PERCENT
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, HOLDS, NAMESPACES, NODE_DEVICES, NODES, PODS, RESOURCE_SLICES
-from deviceshare.loops.leader.context import ControllerContext, GatePlacement
+from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.ports import ApiError, Kind, ObjectChange, Subject, Unavailable, Watcher
 from deviceshare.loops.protocol import bind
@@ -271,7 +271,8 @@ class World:
             quotas=quotas,
             recorder=self.recorder,
             clock=lambda: now() + self.jumped,
-            placement=GatePlacement(lifting, frozenset({GPU_PERCENT})) if lifting else None,
+            lifting=lifting,
+            share_resources={GPU_PERCENT},
             life=life,
             uninjected=self.unlabelled,
             namespace_selector=namespace_selector,
@@ -286,7 +287,7 @@ class World:
         cluster = cluster or LiveCluster()
         cluster.objects, cluster.versions, cluster.uids = self.cluster.objects, self.cluster.versions, self.cluster.uids
         context = self.context
-        world = World(cluster, gates=context.placement is not None, life=context.life, holds=context.holds)
+        world = World(cluster, gates=context.lifting is not None, life=context.life, holds=context.holds)
         kinds: tuple[Kind[Any], ...] = (PODS, NODE_DEVICES, GROUPS, NODES)
         if "resourceslices" in cluster.mirrors:
             kinds = (*kinds, RESOURCE_SLICES[0], HOLDS)
