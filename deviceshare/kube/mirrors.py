@@ -20,9 +20,8 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.resource_slices import of_known_driver, worth_holding
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.api import Api
-from deviceshare.kube.cache import Cache, T
 from deviceshare.kube.connection import Unserved
-from deviceshare.kube.mirror import ApiMirror, MirrorPace
+from deviceshare.kube.mirror import ApiMirror, Cache, MirrorPace, T
 from deviceshare.loops import kinds
 from deviceshare.loops.ports import ApiError, Forbidden, Kind, Mirror, ObjectChange
 from deviceshare.loops.replica.feed import Feed

@@ -82,8 +82,6 @@ def _url(address: str) -> str:
 
 
 class _Known(NamedTuple):
-    """What an agent answered, and when."""
-
     at: float
     devices: int
     detailed: Raw

@@ -53,7 +53,6 @@ def says_the_same(old: Pod, new: Pod) -> bool:
 
 
 def _decisive(pod: Pod) -> object:
-    """What of the pod's status decides anything."""
     status, refusal = pod.status, pod.refusal
     if pod.placed_on or status.phase in TERMINAL:
         return status

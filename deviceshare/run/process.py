@@ -240,7 +240,6 @@ class Process:
         return Server("probe", *self._settings.probe_bind, routes, self._metrics, max_body=65536, timeout=5)
 
     def _build_servers(self) -> list[Server]:
-        """The servers of this process's roles."""
         servers = []
         if self._settings.serves_extender:
             servers.append(self._build_extender())

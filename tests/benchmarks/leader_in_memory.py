@@ -20,7 +20,7 @@ from msgspec import Struct
 import deviceshare
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.kube.cache import Cache
+from deviceshare.kube.mirror import Cache
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.leader.controller import Controller

@@ -448,7 +448,6 @@ def _past_us(pod: Pod | None) -> set[tuple[str, str]]:
 
 
 def _facets(node: Node) -> tuple[object, ...]:
-    """What of a node concerns us."""
     meta = node.metadata
     annotated = [meta.annotations.get(key) for key in contract.DEVICE_ANNOTATIONS]
     counted = shared_resources.count_devices(node), shared_resources.memory_mib(node), shared_resources.advertised(node)

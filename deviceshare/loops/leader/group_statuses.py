@@ -51,8 +51,6 @@ _AT_ONCE: Final = 100
 
 
 class _GroupState(Struct):
-    """What is remembered of a group."""
-
     pods_only: bool = False
     """Whether nothing has changed since the last look but its pods."""
     written: float | None = None
@@ -177,7 +175,6 @@ class GroupStatuses:
         return at if known.written is None else max(known.written + PODS_SECONDS, at)
 
     def _due(self, group: Group, known: _GroupState, *, prompt: bool) -> float:
-        """When the group's status may be written."""
         if known.first_pod_awaited is not None:
             return known.first_pod_awaited + FIRST_POD_SECONDS
         due = known.unsettled + UNSETTLED_SECONDS if known.unsettled is not None else 0.0

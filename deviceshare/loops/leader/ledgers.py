@@ -154,7 +154,6 @@ class Ledgers:
             log.error("Left out a disputed holding", node=seen.node, holder=str(holding.holder), devices=devices)
 
     async def _restore(self, seen: NodeDevices) -> None:
-        """Writes claims that can't be read again."""
         hidden = seen.hidden_claims
         made = await repair.restore_claims(
             self._context.cluster,

@@ -120,7 +120,6 @@ class Preemptor:
         return not used and ledger is not None and all(each.within != group.uid for each in ledger.claims.values())
 
     async def _may_go(self, pod: Pod, room: MadeRoom) -> bool:
-        """Whether all of the victims may be evicted now."""
         for victim in room.victims:
             if victim.kind == POD and (why := await self._refusal(victim.name, victim.uid, dry_run=True)):
                 text = f"room could be made on node {room.node}, but {victim} may not be evicted now: {why}"

@@ -136,7 +136,6 @@ class Rebinder:
     # What is said.
 
     def _report_answer(self, answer: Answer) -> None:
-        """Logs and notes the answer to a request."""
         asked, node, verdict = answer.asked, answer.ledger.node, answer.verdict
         holder, subject, gone = str(answer.holder), subject_of(asked), described(verdict.broken)
         if verdict.obstacle:

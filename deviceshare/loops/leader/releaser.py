@@ -66,8 +66,6 @@ GIVE_UP_SECONDS: Final = 90.0
 
 
 class _Leave(NamedTuple):
-    """A group is to leave its node now."""
-
     why: str
     """The cause's name in the table."""
     event: str
@@ -310,7 +308,6 @@ class Releaser:
     # The causes, in the order in which they are asked.
 
     async def _cause(self, key: ClaimKey, group: Group, claim: Claim) -> _Leave | None:
-        """Why the group is to leave its node now, or None."""
         if (rest := self._stayed.until(key) - self._context.clock()) > 0:
             self.queue.add(key, rest)
             return None

@@ -262,7 +262,6 @@ class Binder:
         return status_patch(group.status, status) if status and status.phase == BOUND else {}
 
     async def _claim_share(self, request: Request, node: str) -> NodeDevices:
-        """The node's ledger with a claim of the pod's share."""
         if not request.sharer and (reason := self._fleet.opacity(request, node)):
             raise Refused(reason)  # As above.
         uid, within = request.taker.uid, request.within
@@ -297,8 +296,6 @@ def _annotations(pod: Pod, request: Request, ledger: NodeDevices, token: str) ->
 
 
 class _Asked(Struct, eq=False):
-    """A claim that somebody waits for."""
-
     wanted: WantedClaim
     given_up: bool = False
     answer: NodeDevices | Exception | None = None

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from deviceshare.domain.objects.groups import Group, GroupMeta
-from deviceshare.kube.cache import Cache
+from deviceshare.kube.mirror import Cache
 from deviceshare.loops.leader.controller import AT_ONCE, gradual_subscription
 from deviceshare.loops.ports import ObjectChange
 

@@ -12,7 +12,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.kube.cache import Cache
+from deviceshare.kube.mirror import Cache
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.ports import TooLarge
