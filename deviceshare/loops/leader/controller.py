@@ -21,15 +21,13 @@ from deviceshare.domain.placement import shared_resources
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.loops.api_objects import annotate, says_the_same
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince, WaitingEvents
-from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.gates import Placer
 from deviceshare.loops.leader.group_statuses import GroupStatuses
 from deviceshare.loops.leader.holds import AVOID_SECONDS, GroupClaims, Holds, UnfitNodes
-from deviceshare.loops.leader.ledgers import Ledgers
-from deviceshare.loops.leader.preemptor import Preemptor
+from deviceshare.loops.leader.ledgers import Coverage, Ledgers
+from deviceshare.loops.leader.preemptor import Preemptor, Scaler
 from deviceshare.loops.leader.rebinder import Rebinder, Resizer
 from deviceshare.loops.leader.releaser import Releaser
-from deviceshare.loops.leader.scaler import Scaler
 from deviceshare.loops.leader.uninjected_pods import UninjectedPods
 from deviceshare.loops.leader.waker import Waker
 from deviceshare.loops.ports import Mirror, ObjectChange, Watcher
