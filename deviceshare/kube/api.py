@@ -9,12 +9,15 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
+import structlog
 from msgspec import Raw, Struct, field
 
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.kube.connection import ApiStatus, Connection, Unserved, refusal_of_status
 from deviceshare.kube.http_client import TooLong
 from deviceshare.loops.ports import ApiError, Expired, Invalid, Kind, Unavailable, Undecodable
+
+log = structlog.get_logger(__name__)
 
 # Exponential backoff with jitter.
 
@@ -429,3 +432,47 @@ def _decode(data: bytes | Raw, type_: type[T], what: str = "", *, whole: bool = 
         raise Undecodable(f"the API server's {what or type_.__name__} can't be read: {error}") from error
     except msgspec.DecodeError as error:  # a proxy's page
         raise Unavailable(f"the API server's {what or type_.__name__} is no JSON: {error}") from error
+
+
+# The pulse of the API server: asked every few seconds, since nothing else shows in time that it doesn't answer.
+# A watch on which nothing happens is silent for a minute by rights, and one whose server hangs is silent too.
+
+PERIOD_SECONDS = 5.0
+"""Between two questions, and the bound on one."""
+LOST_SECONDS = 20.0
+"""Silence of this length is no hiccup: an API server that restarts is back sooner."""
+
+
+class Pulse:
+    """Asks while `run` runs."""
+
+    def __init__(self, api: Api, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._clock = clock
+        self._answered = clock()
+        self.version: tuple[int, int] | None = None
+        """Kubernetes' (major, minor) as the API server says it; None where it hasn't yet."""
+
+    async def run(self) -> None:
+        """Asks until cancelled."""
+        while True:
+            if await self._answers():
+                if self.fault():
+                    log.info("API server answers again")
+                self._answered = self._clock()
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    def fault(self) -> str:
+        """Why nothing that is asked of us can be trusted to be done, or ""."""
+        silent = self._clock() - self._answered
+        return f"the API server has not answered for {silent:.0f} s" if silent > LOST_SECONDS else ""
+
+    async def _answers(self) -> bool:
+        try:
+            async with asyncio.timeout(PERIOD_SECONDS):
+                self.version = await self._api.server_version()
+            return True
+        except (TimeoutError, Unavailable):
+            return False
+        except (ApiError, ValueError):  # It answers, if only to refuse.
+            return True

@@ -103,11 +103,6 @@ class Cache(Generic[T]):
             if key not in self._ahead:
                 self._set(key, obj)
 
-    def forget_versions(self) -> None:
-        """Takes the next list as it is, whatever was seen or written before."""
-        self.version = ""
-        self._ahead.clear()
-
     def apply(self, obj: T) -> None:
         """Applies an addition or a change from the watch."""
         self._apply(obj.metadata.key, obj.metadata.resource_version, obj)
@@ -115,10 +110,6 @@ class Cache(Generic[T]):
     def remove(self, key: str, version: str) -> None:
         """Applies a deletion from the watch."""
         self._apply(key, version, None)
-
-    def advance(self, version: str) -> None:
-        """Applies a bookmark: everything up to `version` has been sent."""
-        self.version = version
 
     def put(self, obj: T) -> None:
         """Applies what the API server answered to a write of ours, unless the watch has come as far already.
@@ -241,7 +232,8 @@ class ApiMirror(Cache[T]):
 
     def start_over(self) -> None:
         """Lists everything again, and isn't synced until then."""
-        self.forget_versions()
+        self.version = ""  # The next list is taken as it is, whatever was seen or written before.
+        self._ahead.clear()
         self._relist = True
         self._listed.clear()
         if self._watching is not None:
@@ -332,7 +324,7 @@ class ApiMirror(Cache[T]):
         elif event.type == "DELETED":
             self.remove(obj.metadata.key, obj.metadata.resource_version)
         else:
-            self.advance(obj.metadata.resource_version)
+            self.version = obj.metadata.resource_version  # A bookmark: everything up to it has been sent.
 
     def _decode(self, raw: Raw) -> T:
         """The object with what of it can be read: it is there, so it must neither stay as it was nor be missing.

@@ -87,26 +87,6 @@ def _node(name: str) -> Node:
     return Node(metadata=meta, status=NodeStatus(conditions=[Condition("Ready", "True")]))
 
 
-class PodsOfStatuses:
-    """Has a fleet know, of pods that can't be listed, those that the groups' statuses name."""
-
-    def __init__(self, fleet: Fleet, groups: Mirror[Group], visibility: Visibility) -> None:
-        self._fleet = fleet
-        self._visibility = visibility
-        groups.subscribe(self._on_group)
-
-    def _on_group(self, change: ObjectChange[Group]) -> None:
-        if change.old:
-            self._set(change.old, "")
-        if change.new:
-            self._set(change.new, change.new.node)
-
-    def _set(self, group: Group, node: str) -> None:
-        for pod in group.status.allocated_pods:
-            if not self._visibility.shows(pod):
-                self._fleet.set_living(group.uid, pod, node)
-
-
 # A mirror of a kind that not every API server serves, or not in the same version.
 # Discovery says which version to mirror. Where none is served, or its objects may not be read, the mirror is empty
 # and counts as synced, and asks again every ten minutes: an upgrade of the cluster or of the chart may bring the
@@ -325,7 +305,14 @@ class Mirrors:
             groups=self.groups,
         )
         if not visibility.whole:
-            PodsOfStatuses(self.fleet, self.groups, visibility)
+            self.groups.subscribe(self._name_pods)
+
+    def _name_pods(self, change: ObjectChange[Group]) -> None:
+        """Has the fleet know, of pods that can't be listed, those that the groups' statuses name."""
+        for group in change.sides:
+            for pod in group.status.allocated_pods:
+                if not self.visibility.shows(pod):
+                    self.fleet.set_living(group.uid, pod, group.node if group is change.new else "")
 
     def _start_over(self) -> None:
         self._on_rewind()

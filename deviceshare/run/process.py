@@ -16,11 +16,10 @@ from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.admission.settings import GATES
 from deviceshare.domain.answers.picture import draw_in_steps
 from deviceshare.flags import Address, Tls
-from deviceshare.kube.api import Api
+from deviceshare.kube.api import Api, Pulse
 from deviceshare.kube.definitions import Definitions
 from deviceshare.kube.mirror import ApiMirror
 from deviceshare.kube.mirrors import Mirrors
-from deviceshare.kube.pulse import Pulse
 from deviceshare.kube.recorder import EventRecorder
 from deviceshare.kube.use_rounds import UseRounds
 from deviceshare.loops.background import Background
@@ -79,7 +78,9 @@ class Process:
         self._interrupted = asyncio.Event()
         """Set when a term must end, since nothing that it concluded may be written any more."""
         self._definitions = Definitions(api, on_fault=self._interrupted.set)
-        self._cluster = GuardedCluster(api, self._guard, self._definitions.fault, self._report_too_large)
+        self._cluster = GuardedCluster(
+            api, self._guard, settings.sharing_labels, self._definitions.fault, self._report_too_large
+        )
         gates = settings.placement == GATES
         self._mirrors = mirrors = Mirrors(
             api,
@@ -98,7 +99,7 @@ class Process:
             ledgers=mirrors.ledgers,
             quotas=mirrors.quotas,
             on_conflict=self._metrics.claim_conflicts.inc,
-            attach=bind.lift if gates else bind.attach,
+            lifts=gates,
             keeps_nodes=settings.keep_nodes == ON,
             holds_namespace=settings.namespace,
         )

@@ -138,7 +138,7 @@ class Holds:
             self._done[claim.metadata.key] = what, now
         elif now >= since + UNFIT_SECONDS:
             self._unfit.fail((group.uid, held.node))
-            self._releaser.displace(*own_key(group))
+            self._releaser.displace(own_key(group))
 
     async def _give_up(self, held: Hold, claim: ResourceClaim) -> None:
         self._done.pop(claim.metadata.key, None)

@@ -23,7 +23,7 @@ from deviceshare.domain.placement.scaling import UnplacedPod, scaling_pods
 from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import annotate, subject_of
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.leader.context import ControllerContext, UnchangedSince, in_pauses
+from deviceshare.loops.leader.context import ClaimKey, ControllerContext, UnchangedSince, in_pauses
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import Conflict, NotFound, ObjectChange, Unavailable
 from deviceshare.loops.queue import Backoff
@@ -144,7 +144,7 @@ class Preemptor:
         for victim in room.victims:
             why = f"for pod {pod.metadata.key} of priority {priority_of(pod)}"
             if victim.kind == GROUP:
-                self._releaser.preempt(room.node, victim.uid, victim.name, why)
+                self._releaser.preempt(ClaimKey(room.node, victim.uid, victim.name), why)
                 gone.append(str(victim))
                 continue
             seen = self._context.pods.get(victim.name)

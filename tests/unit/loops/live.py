@@ -20,9 +20,7 @@ from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, HOLDS, NAMESPACES, NO
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.ports import ApiError, Kind, ObjectChange, Subject, Unavailable, Watcher
-from deviceshare.loops.protocol import bind
-from deviceshare.loops.protocol.bind import attach
-from deviceshare.loops.replica.binder import Attach, Binder
+from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.feed import Feed
 from tests.unit.domain.objects import GPU, INJECTED, a_sharing_container
 from tests.unit.loops.model import ModelCluster, Raw
@@ -250,7 +248,7 @@ class World:
         self.unlabelled = MemoryMirror()
         if uninjected:
             pods.subscribe(self._see_unlabelled)
-        lifting = self.binder(attach=bind.lift) if gates else None
+        lifting = self.binder(lifts=True) if gates else None
         self.context = ControllerContext(
             cluster=self.cluster,
             fleet=self.fleet,
@@ -348,7 +346,7 @@ class World:
         self.cluster.edit(PODS, name, {"status": {"conditions": [condition]}}, "ns")
 
     def binder(
-        self, on_conflict: Callable[[], None] = lambda: None, attach: Attach = attach, *, keeps_nodes: bool = False
+        self, on_conflict: Callable[[], None] = lambda: None, lifts: bool = False, *, keeps_nodes: bool = False
     ) -> Binder:
         """A process that binds, with the mirrors of this one."""
         mirrors = self.cluster.mirrors
@@ -359,7 +357,7 @@ class World:
             ledgers=mirrors[NODE_DEVICES.plural],
             quotas=mirrors[DEVICE_QUOTAS.plural],
             on_conflict=on_conflict,
-            attach=attach,
+            lifts=lifts,
             clock=now,
             keeps_nodes=keeps_nodes,
             holds_namespace=contract.NAMESPACE,

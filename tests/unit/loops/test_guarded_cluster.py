@@ -147,6 +147,7 @@ async def test_the_binder_refuses_a_pod_that_it_was_never_asked_about() -> None:
         world.fleet,
         groups=mirrors["shareddevicegroups"],
         ledgers=mirrors["nodedevices"],
+        quotas=mirrors["devicequotas"],
         on_conflict=lambda: None,
     )
     raw = world.cluster.put(PODS, forged(nodeName=""), WHERE)
