@@ -122,7 +122,11 @@ async def events(content: AsyncIterator[bytes]) -> AsyncIterator[WatchEvent]:
         except msgspec.DecodeError as error:
             raise Expired(f"the watch sent a line that is no event: {error}") from error
         if event.type == "ERROR":
-            raise _error(event.object)
+            try:
+                status = decoder_of(ApiStatus).decode(event.object)
+            except msgspec.DecodeError as error:
+                raise Expired("the watch ended with an error that can't be read") from error
+            raise refusal_of_status("watch", status, status.code or 500)
         yield event
 
 
@@ -145,14 +149,6 @@ async def lines(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             if line:
                 yield line
         pending, size = [rest[-1]], len(rest[-1])
-
-
-def _error(raw: Raw) -> ApiError:
-    try:
-        status = decoder_of(ApiStatus).decode(raw)
-    except msgspec.DecodeError:
-        return Expired("the watch ended with an error that can't be read")
-    return refusal_of_status("watch", status, status.code or 500)
 
 
 # The API server, one method a verb, JSON straight into Structs and no dictionary in between.

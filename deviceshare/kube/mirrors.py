@@ -234,9 +234,13 @@ class Mirrors:
         """
         self.groups = ApiMirror(api, kinds.GROUPS)
         self.ledgers = ApiMirror(api, kinds.NODE_DEVICES)
-        self.nodes: ApiMirror[Node] | NodesOfLedgers = (
-            _nodes(api, labels) if visibility.nodes else NodesOfLedgers(self.ledgers)
-        )
+        self.nodes: ApiMirror[Node] | NodesOfLedgers
+        if not visibility.nodes:
+            self.nodes = NodesOfLedgers(self.ledgers)
+        elif labels:  # a selector can't say "or", so all nodes are listed and watched
+            self.nodes = ApiMirror(api, kinds.NODES, keep=may_be_shared, see=labels)
+        else:
+            self.nodes = ApiMirror(api, kinds.NODES, label_selector=kinds.SHARED_NODES)
         namespace = visibility.namespace
         self.pods = ApiMirror(
             api,
@@ -351,9 +355,3 @@ class Mirrors:
         """The nodes of which no agent reports what device plugins allocated."""
         reported = {ledger.node for ledger in self.ledgers.values() if ledger.hardware.allocations is not None}
         return tuple(sorted(each.metadata.name for each in self.nodes.values() if each.metadata.name not in reported))
-
-
-def _nodes(api: Api, labels: SharingLabels) -> ApiMirror[Node]:
-    if labels:  # a selector can't say "or", so all nodes are listed and watched
-        return ApiMirror(api, kinds.NODES, keep=may_be_shared, see=labels)
-    return ApiMirror(api, kinds.NODES, label_selector=kinds.SHARED_NODES)

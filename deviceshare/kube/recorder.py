@@ -43,11 +43,10 @@ class _Note(Struct):
 class EventRecorder:
     """Implements `deviceshare.loops.ports.Recorder`. The owner runs a task with `run()`."""
 
-    def __init__(self, cluster: Cluster, instance: str, *, capacity: int = CAPACITY) -> None:
+    def __init__(self, cluster: Cluster, instance: str) -> None:
         """`instance` names this process."""
         self._cluster = cluster
         self._source = {"component": "deviceshare", "host": instance}
-        self._capacity = capacity
         self._notes: dict[str, _Note] = {}
         self._noted = asyncio.Event()
 
@@ -65,8 +64,8 @@ class EventRecorder:
             note.count += 1
             note.last = now
             return
-        if len(self._notes) >= self._capacity:
-            _log_dropped(reason, f"{self._capacity} Events are waiting to be posted")
+        if len(self._notes) >= CAPACITY:
+            _log_dropped(reason, f"{CAPACITY} Events are waiting to be posted")
             return
         body = {
             "involvedObject": {

@@ -66,19 +66,15 @@ AGENT_PODS: Final = Kind("v1", "Pod", "pods", AgentPod, namespaced=True)
 async def ask_agent(agent: AgentPod) -> NodeUse | None:
     """What one agent answers; None where it gives no sensible answer in time."""
     try:
-        client = HttpClient(_url(agent.status.pod_ip), None, {"Accept-Encoding": "identity"})
+        ip = ip_address(agent.status.pod_ip)  # nothing else than an address may be asked
+        url = f"http://{f'[{ip}]' if ip.version == 6 else ip}:{contract.AGENT_PORT}"
+        client = HttpClient(url, None, {"Accept-Encoding": "identity"})
         async with asyncio.timeout(ANSWER_SECONDS):
             answer = await client.call("GET", "/use", {}, most=MAX_ANSWER)
         client.close()
         return json.decode(answer.body, type=NodeUse) if answer.status == 200 else None
     except (OSError, ValueError, RecursionError, TooLong):  # TimeoutError is an OSError
         return None
-
-
-def _url(address: str) -> str:
-    """Raises ValueError for what is no address: nothing else may be asked."""
-    ip = ip_address(address)
-    return f"http://{f'[{ip}]' if ip.version == 6 else ip}:{contract.AGENT_PORT}"
 
 
 class _Known(NamedTuple):
@@ -148,7 +144,8 @@ class UseRounds:
             log.warning("Failed to list the agents for the page", error=str(error))
             return
         # A terminating agent may be listed beside its successor, which then counts.
-        agents = {pod.spec.node_name: pod for pod in sorted(pods, key=_leaving) if pod.answers}
+        pods = sorted(pods, key=lambda pod: not pod.metadata.deletion_timestamp)
+        agents = {pod.spec.node_name: pod for pod in pods if pod.answers}
         nodes = sorted(agents)[:MOST_AGENTS]
         self._agents = len(nodes)
         self._known = {node: known for node, known in self._known.items() if node in agents}
@@ -165,7 +162,3 @@ class UseRounds:
         if report is not None and report.node == node:
             detailed, brief = (Raw(json.encode(view_of_use(report, detailed=each))) for each in (True, False))
             self._known[node] = _Known(self._clock(), len(report.devices), detailed, brief)
-
-
-def _leaving(pod: AgentPod) -> bool:
-    return not pod.metadata.deletion_timestamp

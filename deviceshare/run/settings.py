@@ -6,6 +6,7 @@ Each flag `--some-name` may also be set as `DEVICESHARE_SOME_NAME`; the flag win
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -331,7 +332,7 @@ class Settings:
         """Which pods the leader deletes for their controllers to recreate; None where it deletes none."""
         if self.uninjected_pods != RECREATE or "controller" not in self.roles:
             return None
-        return uninjected(self.dialects)
+        return partial(uninjected, self.dialects)
 
     @property
     def serves_extender(self) -> bool:

@@ -19,15 +19,7 @@ from deviceshare.domain.placement.node_choice import Choice, Occupancy, alike, c
 from deviceshare.domain.placement.shared_resources import capacity_patch, lacking
 from deviceshare.loops.api_objects import subject_of
 from deviceshare.loops.kinds import NODES
-from deviceshare.loops.leader.context import (
-    ClaimKey,
-    ControllerContext,
-    LeadersBinder,
-    UnchangedSince,
-    WaitingEvents,
-    in_pauses,
-    own_key,
-)
+from deviceshare.loops.leader.context import ControllerContext, LeadersBinder, UnchangedSince, WaitingEvents, in_pauses
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import ApiError, NotFound, ObjectChange
 from deviceshare.loops.protocol.bind import Refused
@@ -172,7 +164,7 @@ class Placer:
         request, obstacle = request_of(pod, group), pod_obstacle(pod, group, self._context.fleet.namespaces)
         if obstacle or request is None:
             return Choice("", str(obstacle or missing(pod)))
-        if group and own_key(group) in self._displaced:
+        if group and (group.node, group.uid, group.name) in self._displaced:
             return Choice("", f"group {group.name} is being moved off node {group.node}, where its pods did not fit")
         return await in_pauses(choose_node(self._context.fleet, self._occupancy, pod, request, avoided))
 
@@ -260,7 +252,7 @@ class UnschedulablePods:
             self._turns.over(key)
             return
         since, nominated = self._since(key, pod.metadata.uid), bool(pod.status.nominated_node_name)
-        leaving = ClaimKey(pod.node, pod.holder_uid, pod.group) in self._releaser.displaced
+        leaving = (pod.node, pod.holder_uid, pod.group) in self._releaser.displaced
         if nominated:
             self._context.wait_until(since + NOMINATED_SECONDS)
         self._unfit.fail((_subject(pod), pod.node))  # Pods like it go to other nodes at once.
@@ -297,7 +289,7 @@ class UnschedulablePods:
 
     async def _delete(self, key: str, pod: Pod) -> None:
         if pod.group:
-            self._releaser.displace(ClaimKey(pod.node, pod.holder_uid, pod.group))  # before it is recreated
+            self._releaser.displace(pod.node, pod.holder_uid, pod.group)  # before it is recreated
         if not await self._context.delete_unchanged(pod):
             return
         self._deleted.fail(_subject(pod))

@@ -41,8 +41,6 @@ from deviceshare.loops.queue import Backoff, Later
 
 log = structlog.get_logger(__name__)
 
-Json = holds.Json
-
 LOOK_SECONDS: Final = 5.0
 """Between two looks at a hold that isn't allocated, whose pod somebody may have deleted, or whose pod remains."""
 AGAIN_SECONDS: Final = 0.2
@@ -138,7 +136,7 @@ class Holds:
             self._done[claim.metadata.key] = what, now
         elif now >= since + UNFIT_SECONDS:
             self._unfit.fail((group.uid, held.node))
-            self._releaser.displace(own_key(group))
+            self._releaser.displace(*own_key(group))
 
     async def _give_up(self, held: Hold, claim: ResourceClaim) -> None:
         self._done.pop(claim.metadata.key, None)
@@ -179,7 +177,7 @@ class Holds:
             return False
         return True
 
-    async def _write(self, claim: ResourceClaim, body: Json, *, status: bool = False) -> ResourceClaim:
+    async def _write(self, claim: ResourceClaim, body: holds.Json, *, status: bool = False) -> ResourceClaim:
         written = await write_hold(self._context.cluster, claim, body, status=status)
         self._context.resource_claims.put(written)
         return written

@@ -93,7 +93,10 @@ class Preemptor:
         if fits_somewhere(fleet, pod, request):
             return
         nominated = self._since(pod.metadata.key, pod.nominated_node)
-        holders = Holders(self._context.pods.get, self._is_idle, self._protected(now))
+        sharing = (self._context.pods.get(key) for key in self._sharing)
+        # Not to be evicted, when that was asked lately.
+        protected = {each.metadata.uid for each in sharing if each and self._spared.until(each.metadata.uid) > now}
+        holders = Holders(self._context.pods.get, self._is_idle, protected)
         room = await in_pauses(make_room(fleet, pod, request, holders))
         over = bool(pod.nominated_node) and now > nominated + NOMINATED_SECONDS
         if room is None or over:
@@ -107,11 +110,6 @@ class Preemptor:
             room.node == pod.nominated_node or await self._nominate(pod, room.node)
         ):
             await self._evict(pod, room)
-
-    def _protected(self, now: float) -> set[str]:
-        """The UIDs of pods with shares that were not to be evicted when that was asked lately."""
-        mine = (self._context.pods.get(key) for key in self._sharing)
-        return {pod.metadata.uid for pod in mine if pod and self._spared.until(pod.metadata.uid) > now}
 
     def _is_idle(self, claim: Claim) -> bool:
         group = self._context.groups.get(claim.group)

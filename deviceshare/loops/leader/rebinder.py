@@ -98,7 +98,10 @@ class Rebinder:
         since, holder = self._unchanged_since(key, claim), self._holder(key.uid, claim)
         holding = self._context.index.holding[key.node]
         mine = [pod for pod in holding if key.uid in (pod.holder_uid, pod.share_uid)]
-        if holder and protocol.awaits(holder, ledger, claim) and not self._rebooted(ledger):
+        node = self._context.fleet.node(key.node)
+        # After a reboot the indices may have changed; what the agent, or the node, says next enqueues each claim again.
+        sure = node is None or not rebooted(node, ledger.hardware)
+        if holder and protocol.awaits(holder, ledger, claim) and sure:
             if claim.pod and claim.rebound:
                 self._context.wait_until(since + AGAIN_SECONDS)
             who, opaque = claim.holder(key.uid), self._context.fleet.opaque
@@ -110,11 +113,6 @@ class Rebinder:
         elif len(still_held(claim, mine)) < len(claim.former):
             await self._release(key)
         # What any of these wrote is a change of the claim or of pods, which enqueues it again.
-
-    def _rebooted(self, ledger: NodeDevices) -> bool:
-        """Whether the indices may have changed; what the agent, or the node, says next enqueues each claim again."""
-        node = self._context.fleet.node(ledger.node)
-        return node is not None and rebooted(node, ledger.hardware)
 
     async def _update(self, key: ClaimKey, claim: Claim, pods: list[Pod]) -> None:
         def refused(pod: Pod, why: ApiError) -> None:

@@ -135,8 +135,9 @@ class Releaser:
             if moves(group) or group.status.idle_since:
                 self.queue.add(own_key(group))
 
-    def displace(self, key: ClaimKey) -> None:
+    def displace(self, node: str, uid: str, group: str) -> None:
         """Has a group leave the node, where kube-scheduler found no place for its pods."""
+        key = ClaimKey(node, uid, group)
         self.displaced.setdefault(key, self._context.clock())
         self.queue.add(key, DISPLACED_SECONDS)
 

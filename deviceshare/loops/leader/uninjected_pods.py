@@ -43,19 +43,15 @@ retried only where they are told to."""
 _WHY: Final = "deviceshare's admission was not called when the pod was created, so its containers could get no devices"
 
 
-def uninjected(dialects: frozenset[str]) -> Callable[[Pod], bool]:
-    """Which pods without deviceshare's label should have got it at their creation.
+def uninjected(dialects: frozenset[str], pod: Pod) -> bool:
+    """Whether a pod without deviceshare's label should have got it at its creation.
 
     `dialects`: the other systems whose resources are served here.
     """
-
-    def judge(pod: Pod) -> bool:
-        meta = pod.metadata
-        # In namespaces that admission leaves out the next pod would be no other. A pod with a node may run: whoever may
-        # change it may have annotated it since.
-        return not (pod.left_out or pod.spec.node_name) and concerns(meta.labels, meta.annotations, pod.share, dialects)
-
-    return judge
+    meta = pod.metadata
+    # In namespaces that admission leaves out the next pod would be no other. A pod with a node may run: whoever may
+    # change it may have annotated it since.
+    return not (pod.left_out or pod.spec.node_name) and concerns(meta.labels, meta.annotations, pod.share, dialects)
 
 
 class UninjectedPods:

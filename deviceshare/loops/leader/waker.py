@@ -87,7 +87,6 @@ class Waker:
         self._context = context
         self._deciding = context.queue("waking", self._decide, workers=8)
         self._touching = context.queue("touches", self._touch_next, workers=8)
-        self.queues = self._deciding, self._touching
         self._rounds: dict[str, _Round] = {}
         self._turns: dict[str, dict[str, list[str]]] = {}
         """By namespace and queue key, the keys of the pods that are to be touched; the first is next."""

@@ -299,9 +299,7 @@ class SharedClaims:
     of a ledger would conflict with another of our own. Its tasks are its own: `close` ends them.
     """
 
-    def __init__(
-        self, cluster: Cluster, ledgers: Mirror[NodeDevices], on_conflict: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, cluster: Cluster, ledgers: Mirror[NodeDevices], on_conflict: Callable[[], None]) -> None:
         """`ledgers` get what is read and written here, so that the next write begins with the newest version."""
         self._cluster = cluster
         self._ledgers = ledgers
