@@ -98,7 +98,7 @@ def options_of(flags: Sequence[Callable[[Command], Command]], command: Command) 
     return command
 
 
-def setting(help_: str = "", default: Any = None, *, choices: Sequence[str] = (), **attributes: Any) -> Any:
+def setting(help_: str = "", default: Any = None, choices: Sequence[str] = (), **attributes: Any) -> Any:
     """A field of a dataclass of settings: `options_by` makes a flag of its name, with these attributes of click's."""
     given = {"help": help_, "default": default, "type": click.Choice(choices) if choices else None}
     return field(metadata={**{name: each for name, each in given.items() if each is not None}, **attributes})

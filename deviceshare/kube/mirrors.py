@@ -79,12 +79,9 @@ class NodesOfLedgers(Cache[Node]):
         if change.new is None:
             self.remove(change.key, self.version)
         elif change.old is None:
-            self.apply(_node(change.key))
-
-
-def _node(name: str) -> Node:
-    meta = ObjectMeta(name=name, uid=name, resource_version="1", labels={contract.MODE_LABEL: contract.MODE_SHARED})
-    return Node(metadata=meta, status=NodeStatus(conditions=[Condition("Ready", "True")]))
+            labels = {contract.MODE_LABEL: contract.MODE_SHARED}
+            meta = ObjectMeta(name=change.key, uid=change.key, resource_version="1", labels=labels)
+            self.apply(Node(metadata=meta, status=NodeStatus(conditions=[Condition("Ready", "True")])))
 
 
 # A mirror of a kind that not every API server serves, or not in the same version.

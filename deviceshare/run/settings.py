@@ -76,12 +76,12 @@ class Settings:
     admission: str = setting(
         "Who injects and validates: this process, or the API server by the chart's admission policies.",
         settings.WEBHOOKS,
-        choices=settings.MODES,
+        settings.MODES,
     )
     placement: str = setting(
         "Who chooses nodes: our kube-scheduler, by the extender, or the leader, behind scheduling gates.",
         settings.EXTENDER,
-        choices=settings.PLACEMENTS,
+        settings.PLACEMENTS,
     )
     kubeconfig: Path | None = setting(flag=flags.KUBECONFIG)
     identity: str = setting("The user name under which deviceshare reaches the API.", contract.IDENTITY)
@@ -101,7 +101,7 @@ class Settings:
     bypasses: str = setting(
         "What is done about pods of groups that go around the hand-over, as by a hostPath of /dev.",
         bypasses.WARN,
-        choices=bypasses.MODES,
+        bypasses.MODES,
     )
     excluded_namespaces: frozenset[str] = setting(
         "Those that admission leaves out, besides --namespace: no pod there joins a group or is believed.",
@@ -119,7 +119,7 @@ class Settings:
         type=SYSTEM_NAMES,
     )
     unsupported: str = setting(
-        "What becomes of pods that ask for what deviceshare doesn't have, such as cores.", WARN, choices=UNSUPPORTED
+        "What becomes of pods that ask for what deviceshare doesn't have, such as cores.", WARN, UNSUPPORTED
     )
     replaced_schedulers: frozenset[str] = setting(
         "The schedulers, besides the default one, that pods with a share are taken from.",
@@ -127,31 +127,27 @@ class Settings:
         type=_SCHEDULERS,
     )
     framework_limits: str = setting(
-        "Whether containers with a share get the variables by which JAX, PyTorch and TensorFlow keep to it.",
-        ON,
-        choices=SWITCH,
+        "Whether containers with a share get the variables by which JAX, PyTorch and TensorFlow keep to it.", ON, SWITCH
     )
     isolation: str = setting(
         f"Where shares go whose pods don't say ({contract.ISOLATION}): only where the node enforces limits of"
         " device memory, or also where it only counts.",
         PREFERRED,
-        choices=ISOLATIONS,
+        ISOLATIONS,
     )
     memory_limits: str = setting(
         "Who limits the device memory of containers with a share: but for none, they get the variables that"
         " HAMi-core reads where it is loaded, and with hook those of NVIDIA's container toolkit.",
         NO_LIMITS,
-        choices=LIMIT_MODES,
+        LIMIT_MODES,
     )
     group_memory: str = setting(
         "Whether frameworks in pods of groups take device memory as they need it, or as they are set.",
         settings.GROW,
-        choices=settings.MEMORY_MODES,
+        settings.MEMORY_MODES,
     )
     tolerations: str = setting(
-        "Whether pods tolerate taints that are named after vendors' devices, as managed clusters have them.",
-        ON,
-        choices=SWITCH,
+        "Whether pods tolerate taints that are named after vendors' devices, as managed clusters have them.", ON, SWITCH
     )
     release_after: str = setting(
         "How long a bound group without pods keeps its devices, such as 12h, unless its spec says so.",
@@ -161,31 +157,25 @@ class Settings:
     deletion_policy: str = setting(
         "Whether a deleted group ends after its pods or can't be deleted before, unless its spec says so.",
         groups.AFTER_LAST_POD,
-        choices=groups.DELETION_POLICIES,
+        groups.DELETION_POLICIES,
     )
     uninjected_pods: str = setting(
         "Whether pods created while admission was away are deleted, for their controllers to recreate.",
         RECREATE,
-        choices=UNINJECTED_MODES,
+        UNINJECTED_MODES,
     )
-    preemption: str = setting(
-        "Whether pods with shares make room for waiting pods of higher priority.", ON, choices=SWITCH
-    )
+    preemption: str = setting("Whether pods with shares make room for waiting pods of higher priority.", ON, SWITCH)
     keep_nodes: str = setting(
-        "Whether bound pods are annotated so that autoscalers don't remove their nodes.", OFF, choices=SWITCH
+        "Whether bound pods are annotated so that autoscalers don't remove their nodes.", OFF, SWITCH
     )
     scaling_pods: str = setting(
-        "Whether autoscalers are shown pods that request devices for those that wait.", OFF, choices=SWITCH
+        "Whether autoscalers are shown pods that request devices for those that wait.", OFF, SWITCH
     )
     dra_holds: str = setting(
-        "Whether ResourceClaims of deviceshare's own keep DRA from the devices of groups and shares.",
-        OFF,
-        choices=SWITCH,
+        "Whether ResourceClaims of deviceshare's own keep DRA from the devices of groups and shares.", OFF, SWITCH
     )
     dra_handover: str = setting(
-        "Whether groups may hand devices over by a ResourceClaim (spec.handover: claim); with --dra-holds.",
-        OFF,
-        choices=SWITCH,
+        "Whether groups may hand devices over by a ResourceClaim (spec.handover: claim); with --dra-holds.", OFF, SWITCH
     )
     ca_secret: str = setting("Make the webhooks' certificates; this Secret keeps the CA.", "")
     tls_cert: Path | None = setting("Or bring them: a certificate, PEM; read again when it changes.", type=FILE)
@@ -195,7 +185,7 @@ class Settings:
     group_metrics: int = setting(
         "Of how many groups the leader has metrics of their own; 0 for none.", 500, type=click.IntRange(0)
     )
-    handover: str = setting("How a pod's devices are passed to runtimes.", AUTO, choices=STYLES)
+    handover: str = setting("How a pod's devices are passed to runtimes.", AUTO, STYLES)
     cdi_kind: str = setting("The CDI kind of NVIDIA's devices.  [default: one that the node knows]", "")
     agent_url: str = setting(
         "The URL that containers are told to ask their node's agent at, with {host} for the node's address.", ""

@@ -18,8 +18,10 @@ import msgspec
 from msgspec import Struct
 
 import deviceshare
+from deviceshare.domain.objects.groups import DEFAULT_LIFE, EVERYTHING
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.kube.mirror import Cache
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.context import ControllerContext
@@ -197,6 +199,7 @@ class HeldLeader:
         """One term; entered when its reconcilers have their first keys."""
         unused = ("others", "uninjected", "namespaces", "quotas", "slices", "resource_claims")
         named: dict[str, Any] = {**self._named, **{name: HeldMirror() for name in unused}}
+        named |= {"life": DEFAULT_LIFE, "handover": HandoverSetting(), "namespace_selector": EVERYTHING}
         self._term = ControllerContext(cluster=self.cluster, fleet=self.fleet, recorder=NoEvents(), **named)  # type: ignore[arg-type]
         task = asyncio.create_task(Controller(self._term).run())
         try:

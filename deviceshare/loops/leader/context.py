@@ -10,21 +10,13 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.groups import (
-    DEFAULT_LIFE,
-    EVERYTHING,
-    Group,
-    GroupLife,
-    LabelSelector,
-    NamespaceObject,
-    uses,
-)
+from deviceshare.domain.objects.groups import Group, GroupLife, LabelSelector, NamespaceObject, uses
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import SHARE_KEY, Pod
 from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.handover import DEFAULT, HandoverSetting
+from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.loops.api_objects import subject_of
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import ApiError, Cluster, Conflict, Mirror, NotFound, ObjectChange, Recorder
@@ -74,10 +66,13 @@ class ControllerContext:
     resource_claims: Mirror[ResourceClaim]
     """Of known DRA drivers."""
     recorder: Recorder
+    life: GroupLife
+    handover: HandoverSetting
+    namespace_selector: LabelSelector
+    """Which namespaces admission selects by their labels, besides leaving some out by name."""
     binds_over: float = BINDS_OVER_SECONDS
     compares: bool = False
     """Both as protocol/bind.py says of this API server."""
-    handover: HandoverSetting = DEFAULT
     clock: Callable[[], float] = time.monotonic
     queues: list[Queue[Any]] = field(default_factory=list, init=False)
     """Those of this term's reconcilers."""
@@ -89,7 +84,6 @@ class ControllerContext:
     kube-scheduler of ours asks the extender."""
     share_resources: Collection[str] = ()
     """The resources by which pods may ask for shares."""
-    life: GroupLife = DEFAULT_LIFE
     preempts: bool = True
     """Whether others make room for pods of higher priority."""
     scaling_namespace: str = ""
@@ -100,8 +94,6 @@ class ControllerContext:
     """Whether there are to be some, on nodes whose devices DRA publishes."""
     group_binder: LeadersBinder | None = None
     """Who claims devices for groups that hand them over by a ResourceClaim; None where there are to be none."""
-    namespace_selector: LabelSelector = EVERYTHING
-    """Which namespaces admission selects by their labels, besides leaving some out by name."""
     on_released: Callable[[], object] = lambda: None
     """Called when a group was released since it had been idle for long enough."""
     on_uncovered: Callable[[int], object] = lambda _: None
@@ -211,13 +203,6 @@ class UnchangedSince(Generic[K]):
         self._seen = {key: seen for key, seen in self._seen.items() if keeps(key)}
 
 
-class _Said(NamedTuple):
-    text: str
-    at: float
-    apart: float
-    """Seconds before another reason is said."""
-
-
 class WaitingEvents:
     """The Events of waiting pods, with one reason: why they wait, behind a scheduling gate or where they were placed.
 
@@ -228,16 +213,18 @@ class WaitingEvents:
     def __init__(self, context: ControllerContext, reason: str) -> None:
         self._context = context
         self._reason = reason
-        self._said: dict[str, _Said] = {}
+        self._said: dict[str, tuple[str, float, float]] = {}
+        """By UID: what was said, when, and the seconds before another reason is said."""
 
     def record(self, pod: Pod, why: str) -> None:
         """Records why the pod waits, unless that was said lately."""
         now, uid, apart = self._context.clock(), pod.metadata.uid, SAID_SECONDS
         if said := self._said.get(uid):
-            if now - said.at < (SAID_AGAIN_SECONDS if said.text == why else said.apart):
+            text, at, before = said
+            if now - at < (SAID_AGAIN_SECONDS if text == why else before):
                 return
-            apart = max(apart, said.apart / 2) if said.text == why else min(2 * said.apart, SAID_AGAIN_SECONDS)
-        self._said[uid] = _Said(why, now, apart)
+            apart = max(apart, before / 2) if text == why else min(2 * before, SAID_AGAIN_SECONDS)
+        self._said[uid] = why, now, apart
         self._context.recorder.warn(subject_of(pod), self._reason, why)
 
     def forget(self, pod: Pod) -> None:

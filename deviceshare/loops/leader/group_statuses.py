@@ -17,7 +17,6 @@ from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.group_status import FALSE, TRUE
 from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.object_decoder import Condition
-from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.node_choice import barred
 from deviceshare.loops.api_objects import find, subject_of
@@ -230,11 +229,8 @@ class GroupStatuses:
         known.node = node
         known.waits_for = None if node else self._context.waits.of(group)
         known.choosy = any(pod.spec.node_selector or pod.spec.affinity for pod in pending)
-        self._warn_barred(group, known, pending)
-
-    def _warn_barred(self, group: Group, known: _GroupState, pending: list[Pod]) -> None:
-        """Records an Event for each pod that waits in vain, once."""
-        found = barred(self._context.fleet, group, pending) if known.choosy else []
+        # An Event for each pod that waits in vain, once.
+        found = barred(fleet, group, pending) if known.choosy else []
         for each in found:
             if each.pod.metadata.uid not in known.barred:
                 self._context.recorder.warn(subject_of(each.pod), "NodesRuledOut", str(each.reason))

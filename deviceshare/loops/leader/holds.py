@@ -93,8 +93,10 @@ class Holds:
                     await self._keep(hold, claim, ledger)
                 else:
                     await self._give_up(hold, claim)
-        if ledger:
-            self._enqueue_taken(ledger)
+        for uid, claimed in ledger.claims.items() if ledger else ():
+            # Groups whose devices kube-scheduler gave to others first leave the node, if no pod is there.
+            if ledger and claimed.group and holds.taken_by_others(ledger, uid):
+                self._releaser.queue.add(ClaimKey(node, uid, claimed.group))
 
     def _by_claim(self, ledger: NodeDevices | None) -> dict[str, str]:
         """The namespaces of the groups in the ledger that hand their devices over by a hold of their own, by UID."""
@@ -181,12 +183,6 @@ class Holds:
         written = await write_hold(self._context.cluster, claim, body, status=status)
         self._context.resource_claims.put(written)
         return written
-
-    def _enqueue_taken(self, ledger: NodeDevices) -> None:
-        """Groups whose devices kube-scheduler gave to others first leave the node, if no pod is there."""
-        for uid, claim in ledger.claims.items():
-            if claim.group and holds.taken_by_others(ledger, uid):
-                self._releaser.queue.add(ClaimKey(ledger.node, uid, claim.group))
 
 
 class GroupClaims:

@@ -111,7 +111,12 @@ class UninjectedPods:
         seen = self._since(key, pod.metadata.uid)
         due = self._recreations.due(namespace, owner.uid, seen)
         if math.isinf(due):
-            self._leave(pod, owner, _given_up(pod, owner))
+            why = (
+                f"{_WHY}; {MOST_ROUNDS} times deviceshare deleted such pods for {owner.kind} {owner.name} to recreate,"
+                f" and it leaves this one: see why admission isn't called for pods of namespace {namespace}"
+                " (deviceshare doctor), then delete the pod"
+            )
+            self._leave(pod, owner, why)
             raise Later(FORGOTTEN_SECONDS)
         self._context.wait_until(due)
         self._context.wait_until(self._turns.at(namespace, self._context.clock()))
@@ -169,14 +174,6 @@ class UninjectedPods:
         group = self._context.groups.get(pod.group) if pod.group else None
         for subject in [*subjects, subject_of(group)] if group else subjects:
             self._context.recorder.warn(subject, REASON, said)
-
-
-def _given_up(pod: Pod, owner: OwnerReference) -> str:
-    return (
-        f"{_WHY}; {MOST_ROUNDS} times deviceshare deleted such pods for {owner.kind} {owner.name} to recreate, and it"
-        f" leaves this one: see why admission isn't called for pods of namespace {pod.metadata.namespace} (deviceshare"
-        " doctor), then delete the pod"
-    )
 
 
 class _Rounds(NamedTuple):

@@ -16,6 +16,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GPU_PERCENT
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, HOLDS, NAMESPACES, NODE_DEVICES, NODES, PODS, RESOURCE_SLICES
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.leader.controller import Controller
@@ -272,6 +273,7 @@ class World:
             lifting=lifting,
             share_resources={GPU_PERCENT},
             life=life,
+            handover=HandoverSetting(),
             uninjected=self.unlabelled,
             namespace_selector=namespace_selector,
             on_recreated=self._count_recreation,
