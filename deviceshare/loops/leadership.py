@@ -128,8 +128,9 @@ class Elector:
             try:
                 async with asyncio.timeout(self._timing.retry):
                     lease = await self._read()
-                    if _fingerprint(lease) != seen:
-                        seen, seen_at = _fingerprint(lease), self._clock()
+                    state = lease and (lease.spec.holder_identity, lease.spec.renew_time, lease.spec.lease_transitions)
+                    if state != seen:
+                        seen, seen_at = state, self._clock()
                     if lease and lease.spec.holder_identity != holder:
                         holder = lease.spec.holder_identity
                         log.info("Observed a leader", holder=holder)
@@ -215,7 +216,3 @@ async def _stop(task: asyncio.Task[None], patience: float) -> bool:
     task.cancel()
     _, pending = await asyncio.wait({task}, timeout=patience)
     return not pending
-
-
-def _fingerprint(lease: Lease | None) -> object:
-    return lease and (lease.spec.holder_identity, lease.spec.renew_time, lease.spec.lease_transitions)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 import structlog
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
@@ -63,17 +63,6 @@ class _Inventory(Struct, frozen=True):
     """All that is written of the devices, but which these are and the lines that follow."""
 
 
-class _Reported(Struct):
-    """What was reported last of a node."""
-
-    faults: str = ""
-    """Why devices aren't known."""
-    allocated: set[str] = field(default_factory=set)
-    """Devices of ours that DRA allocated, too."""
-    contradicted: set[Holder] = field(default_factory=set)
-    """Whose claims contradict others'."""
-
-
 class Ledgers:
     """The reconciler of shared nodes and their NodeDevices, keyed by node name."""
 
@@ -89,7 +78,10 @@ class Ledgers:
         self._inventories: dict[str, _Inventory] = {}
         self._written: dict[str, float] = {}
         self._outdated_since: dict[str, float] = {}
-        self._said: dict[str, _Reported] = {}
+        # What was reported last, by node.
+        self._faults: dict[str, str] = {}
+        self._allocated_twice: dict[str, set[str]] = {}
+        self._claimed_twice: dict[str, set[Holder]] = {}
 
     async def close(self) -> None:
         """Ends the reads under way."""
@@ -119,7 +111,9 @@ class Ledgers:
             return
         self._new_since.forget(name)
         if node is None or not node.shared:
-            self._forget(name)
+            remembered = self._inventories, self._written, self._outdated_since
+            for known in (*remembered, self._faults, self._allocated_twice, self._claimed_twice):
+                known.pop(name, None)
             if seen is not None:
                 await self._retire(seen)
             elif self._context.index.bound[name] or self._context.index.holding[name]:
@@ -195,18 +189,13 @@ class Ledgers:
                 await self._context.cluster.patch(NODE_DEVICES, seen.node, ledger.let_go_patch(seen))
             log.info("Deleted ledger", node=seen.node)
 
-    def _forget(self, name: str) -> None:
-        for known in (self._inventories, self._written, self._outdated_since, self._said):
-            known.pop(name, None)
-
     # What it says of the node's devices.
 
     async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
         inventory = self._inventory(node, seen)
-        said = self._said.setdefault(seen.node, _Reported())
-        self._report_faults(node, inventory.offer, said)
-        self._report_allocated_twice(node, seen, inventory.published, said)
-        self._report_claimed_twice(seen, said)
+        self._report_faults(node, inventory.offer)
+        self._report_allocated_twice(node, seen, inventory.published)
+        self._report_claimed_twice(seen)
         if await self._name_by_uuid(node, seen):
             return  # The change of the ledger enqueues this node again.
         decided = inventory.status == _as_written(seen.status)
@@ -279,46 +268,48 @@ class Ledgers:
 
     # What is wrong with it: logged, and recorded as Events, when it changes.
 
-    def _report_faults(self, node: Node, offer: Offer, said: _Reported) -> None:
+    def _report_faults(self, node: Node, offer: Offer) -> None:
         """Why devices of the node aren't offered, or aren't known."""
         name, faults = node.metadata.name, [*map(str, offer.faults), *map(str, offer.untold)]
         if not offer.devices and not offer.withheld and not faults:
             annotate = f"kubectl annotate node {name} {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
             cures = f"start its device plugin or deviceshare's agent there, or name what it has: {annotate}"
             faults = [f"the node is shared but has no devices: {cures}"]
-        before, said.faults = said.faults, "; ".join(faults)
-        if said.faults not in ("", before):
-            log.warning("Found faults in inventory of node", node=name, faults=said.faults)
-            self._context.recorder.warn(subject_of(node), "DevicesUnknown", said.faults)
+        before, now = self._faults.get(name, ""), "; ".join(faults)
+        self._faults[name] = now
+        if now not in ("", before):
+            log.warning("Found faults in inventory of node", node=name, faults=now)
+            self._context.recorder.warn(subject_of(node), "DevicesUnknown", now)
 
-    def _report_allocated_twice(self, node: Node, seen: NodeDevices, published: Publication, said: _Reported) -> None:
+    def _report_allocated_twice(self, node: Node, seen: NodeDevices, published: Publication) -> None:
         """Devices of groups and shares that DRA allocated to ResourceClaims, too."""
-        if not published.claims and not said.allocated:
+        before = self._allocated_twice.get(seen.node, set())
+        if not published.claims and not before:
             return
         states = device_states(replace(seen, status=replace(seen.status, published=published)))
         twice = [each for each in states if each.holders and each.resource_claim]
         if published.held is not None:  # What isn't held yet is nobody's before a pod has it: its holder leaves it.
             twice = [each for each in twice if any(map(self._context.fleet.pods, each.holders))]
         found = {f"{each.device}: {each.resource_claim}" for each in twice}
-        if devices := "; ".join(sorted(found - said.allocated)):
+        if devices := "; ".join(sorted(found - before)):
             log.error("Found devices that DRA allocated, too", node=seen.node, devices=devices)
             text = f"DRA allocated devices that groups or shares have ({devices}): delete the pods of one of them"
             text = f"{text}, and keep DRA from these devices"
             self._context.recorder.warn(subject_of(node), "DevicesGivenAway", text)
-        said.allocated = found
+        self._allocated_twice[seen.node] = found
 
-    def _report_claimed_twice(self, seen: NodeDevices, said: _Reported) -> None:
+    def _report_claimed_twice(self, seen: NodeDevices) -> None:
         """The claims that mean one device; a group's condition says so, too, and has Events of its own."""
         states = self._context.fleet.states(seen.node)
         found = {holder for state in states for holder in state.claimed_twice}
-        for holder in sorted(found - said.contradicted):
+        for holder in sorted(found - self._claimed_twice.get(seen.node, set())):
             reason = str(claimed_twice(states, holder))
             log.error("Found devices that are claimed twice", node=seen.node, holder=str(holder), reason=reason)
             if holder.kind == POD:
                 namespace, _, name = holder.name.partition("/")
                 subject = Subject(PODS, name, namespace, holder.uid)
                 self._context.recorder.warn(subject, ReasonKind.CLAIMED_TWICE, reason)
-        said.contradicted = found
+        self._claimed_twice[seen.node] = found
 
 
 def _as_written(status: LedgerStatus) -> LedgerStatus:
