@@ -452,7 +452,13 @@ class Pulse:
     async def run(self) -> None:
         """Asks until cancelled."""
         while True:
-            if await self._answers():
+            try:
+                async with asyncio.timeout(PERIOD_SECONDS):
+                    self.version = await self._api.server_version()
+                answers = True
+            except (ApiError, ValueError, TimeoutError) as error:
+                answers = not isinstance(error, Unavailable | TimeoutError)  # Others answer, if only to refuse.
+            if answers:
                 if self.fault():
                     log.info("API server answers again")
                 self._answered = self._clock()
@@ -462,13 +468,3 @@ class Pulse:
         """Why nothing that is asked of us can be trusted to be done, or ""."""
         silent = self._clock() - self._answered
         return f"the API server has not answered for {silent:.0f} s" if silent > LOST_SECONDS else ""
-
-    async def _answers(self) -> bool:
-        try:
-            async with asyncio.timeout(PERIOD_SECONDS):
-                self.version = await self._api.server_version()
-            return True
-        except (TimeoutError, Unavailable):
-            return False
-        except (ApiError, ValueError):  # It answers, if only to refuse.
-            return True

@@ -193,7 +193,7 @@ class Mirror(Protocol[T_co]):
 
 
 class Subject(NamedTuple):
-    """The object that an Event is about (subjects.py)."""
+    """The object that an Event is about."""
 
     kind: Kind[Any]
     name: str

@@ -52,8 +52,6 @@ CLAIMS_SECONDS: Final = 20.0
 
 
 class _Inventory(Struct, frozen=True):
-    """What a node offers, and from what that follows."""
-
     version: str
     """The resourceVersion of the Node."""
     reported: Hardware

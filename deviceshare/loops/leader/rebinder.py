@@ -83,7 +83,6 @@ class Rebinder:
                 self.queue.add(ClaimKey(ledger.node, uid, claim.holder_name), after)
 
     def _holder(self, uid: str, claim: Claim) -> Group | Pod | None:
-        """The holder of the claim, as the mirror shows it."""
         found = self._context.pods.get(claim.pod) if claim.pod else self._context.groups.get(claim.group)
         return found if found is not None and found.metadata.uid == uid else None
 
