@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import field, fields
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -95,6 +96,21 @@ def options_of(flags: Sequence[Callable[[Command], Command]], command: Command) 
     for each in reversed(flags):
         command = each(command)
     return command
+
+
+def setting(help_: str = "", default: Any = None, choices: Sequence[str] = (), **attributes: Any) -> Any:
+    """A field of a dataclass of settings: `options_by` makes a flag of its name, with these attributes of click's."""
+    given = {"help": help_, "default": default, "type": click.Choice(choices) if choices else None}
+    return field(metadata={**{name: each for name, each in given.items() if each is not None}, **attributes})
+
+
+def options_by(settings: type) -> Callable[[Command], Command]:
+    """Adds a flag for each of the settings to a click command, which receives them as keyword arguments."""
+    each_flag = [
+        each.metadata.get("flag") or flag(f"--{each.name.replace('_', '-')}", **each.metadata)
+        for each in fields(settings)
+    ]
+    return lambda command: options_of(each_flag, command)
 
 
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)

@@ -16,7 +16,7 @@ from deviceshare.domain.admission.dialects import OPT_IN
 from deviceshare.domain.admission.settings import EXTENDER, GATES
 from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.vendors import NVIDIA
-from deviceshare.run.options import SYSTEM_NAMES
+from deviceshare.run.settings import SYSTEM_NAMES
 from deviceshare_sandbox import (
     Layout,
     Options,

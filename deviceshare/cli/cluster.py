@@ -139,7 +139,7 @@ async def poll(look: Callable[[], Awaitable[T | None]], *, doing: str, seconds: 
 
 
 def _said(error: ApiError) -> str:
-    from deviceshare.kube.refusals import Unserved  # noqa: PLC0415
+    from deviceshare.kube.connection import Unserved  # noqa: PLC0415
 
     if isinstance(error, Unserved):
         return f"deviceshare is not installed in this cluster: {error}"

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from deviceshare import logs
-from deviceshare.run import process, settings
-from deviceshare.run.options import options
+from deviceshare.run import process
+from deviceshare.run.settings import Settings, options
 
 
 @click.command(
@@ -24,6 +24,6 @@ Exit codes: 0 stopped as asked, 1 failed, 2 wrong flags.""",
 @options
 def run(**flags: Any) -> None:
     """Run deviceshare: controller, scheduler extender and admission webhooks in one process."""
-    chosen = settings.Settings(**{**flags, "instance": flags["instance"] or socket.gethostname()})
+    chosen = Settings(**{**flags, "instance": flags["instance"] or socket.gethostname()})
     logs.configure(chosen.log_format, chosen.log_level)
     sys.exit(process.main(chosen))

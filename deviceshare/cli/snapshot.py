@@ -27,9 +27,9 @@ from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.wording import counted, listed
-from deviceshare.kube.cache import Cache, Object
+from deviceshare.kube.connection import Unserved
+from deviceshare.kube.mirror import Cache, Object
 from deviceshare.kube.mirrors import WHOLE_CLUSTER, Visibility, without_selector
-from deviceshare.kube.refusals import Unserved
 from deviceshare.loops.kinds import (
     DEVICE_QUOTAS,
     GROUPS,

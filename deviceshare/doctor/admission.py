@@ -24,7 +24,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission import settings
 from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, left_out
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.kube.refusals import Unserved
+from deviceshare.kube.connection import Unserved
 from deviceshare.loops.kinds import (
     MUTATING,
     PODS,

@@ -8,8 +8,9 @@ from msgspec import Struct
 from deviceshare.doctor import admission, canary, gpu, handover, installation, nodes, rights
 from deviceshare.doctor.findings import PROBLEM, Check, checked
 from deviceshare.doctor.kinds import is_gated
+from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.nodes import SharingLabels
-from deviceshare.loops.api_objects import LabelledCluster
+from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api
@@ -52,7 +53,7 @@ async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     mode = await admission.mode(api, ours)
     yield await checked(mode, mode, admission.examine(api, ours, mode))
     yield await checked("injection", "injection", admission.examine_injection(api, namespace, release))
-    labelled = LabelledCluster(api, SharingLabels.written(ours.flag("shared-node-labels") or ""))
+    labelled = GuardedCluster(api, PodGuard(()), SharingLabels.written(ours.flag("shared-node-labels") or ""))
     yield await checked("objects", "objects", nodes.examine_objects(labelled))
     async for each in nodes.examine(labelled, ours):
         yield each

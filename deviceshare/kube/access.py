@@ -71,8 +71,6 @@ def read_service_account(directory: Path = DIRECTORY, environment: Mapping[str, 
 
 
 class _Token:
-    """The token as its file has it."""
-
     def __init__(self, file: Path) -> None:
         self._file = file
         self._read_at = time.monotonic()

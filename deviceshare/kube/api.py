@@ -9,13 +9,15 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
+import structlog
 from msgspec import Raw, Struct, field
 
 from deviceshare.domain.objects.object_decoder import decoder_of
-from deviceshare.kube.connection import Connection
+from deviceshare.kube.connection import ApiStatus, Connection, Unserved, refusal_of_status
 from deviceshare.kube.http_client import TooLong
-from deviceshare.kube.refusals import ApiStatus, Unserved, refusal_of_status
 from deviceshare.loops.ports import ApiError, Expired, Invalid, Kind, Unavailable, Undecodable
+
+log = structlog.get_logger(__name__)
 
 # Exponential backoff with jitter.
 
@@ -120,7 +122,11 @@ async def events(content: AsyncIterator[bytes]) -> AsyncIterator[WatchEvent]:
         except msgspec.DecodeError as error:
             raise Expired(f"the watch sent a line that is no event: {error}") from error
         if event.type == "ERROR":
-            raise _error(event.object)
+            try:
+                status = decoder_of(ApiStatus).decode(event.object)
+            except msgspec.DecodeError as error:
+                raise Expired("the watch ended with an error that can't be read") from error
+            raise refusal_of_status("watch", status, status.code or 500)
         yield event
 
 
@@ -143,14 +149,6 @@ async def lines(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             if line:
                 yield line
         pending, size = [rest[-1]], len(rest[-1])
-
-
-def _error(raw: Raw) -> ApiError:
-    try:
-        status = decoder_of(ApiStatus).decode(raw)
-    except msgspec.DecodeError:
-        return Expired("the watch ended with an error that can't be read")
-    return refusal_of_status("watch", status, status.code or 500)
 
 
 # The API server, one method a verb, JSON straight into Structs and no dictionary in between.
@@ -444,3 +442,43 @@ def _decode(data: bytes | Raw, type_: type[T], what: str = "", *, whole: bool = 
         raise Undecodable(f"the API server's {what or type_.__name__} can't be read: {error}") from error
     except msgspec.DecodeError as error:  # a proxy's page
         raise Unavailable(f"the API server's {what or type_.__name__} is no JSON: {error}") from error
+
+
+# The pulse of the API server: asked every few seconds, since nothing else shows in time that it doesn't answer.
+# A watch on which nothing happens is silent for a minute by rights, and one whose server hangs is silent too.
+
+PERIOD_SECONDS = 5.0
+"""Between two questions, and the bound on one."""
+LOST_SECONDS = 20.0
+"""Silence of this length is no hiccup: an API server that restarts is back sooner."""
+
+
+class Pulse:
+    """Asks while `run` runs."""
+
+    def __init__(self, api: Api, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._clock = clock
+        self._answered = clock()
+        self.version: tuple[int, int] | None = None
+        """Kubernetes' (major, minor) as the API server says it; None where it hasn't yet."""
+
+    async def run(self) -> None:
+        """Asks until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(PERIOD_SECONDS):
+                    self.version = await self._api.server_version()
+                answers = True
+            except (ApiError, ValueError, TimeoutError) as error:
+                answers = not isinstance(error, Unavailable | TimeoutError)  # Others answer, if only to refuse.
+            if answers:
+                if self.fault():
+                    log.info("API server answers again")
+                self._answered = self._clock()
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    def fault(self) -> str:
+        """Why nothing that is asked of us can be trusted to be done, or ""."""
+        silent = self._clock() - self._answered
+        return f"the API server has not answered for {silent:.0f} s" if silent > LOST_SECONDS else ""

@@ -116,13 +116,7 @@ class Definitions:
         self._mirrors: list[OptionalMirror[Crd]] = []
         for name in DEFINITIONS:
             mirror = OptionalMirror(
-                api,
-                lambda _: CRDS,
-                "",
-                ("v1",),
-                field_selector=f"metadata.name={name}",
-                rarely=ASK_AGAIN_SECONDS,
-                refused=REFUSED_SECONDS,
+                api, [CRDS], field_selector=f"metadata.name={name}", rarely=ASK_AGAIN_SECONDS, refused=REFUSED_SECONDS
             )
             mirror.subscribe(self._change)
             self._mirrors.append(mirror)

@@ -11,34 +11,18 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
-from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.groups import Group, NamespaceObject, without_annotations
+from deviceshare.domain.objects.groups import Group, without_annotations
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node, NodeStatus, SharingLabels, may_be_shared
 from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
 from deviceshare.domain.objects.pod_requests import without_surplus
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice, of_known_driver, worth_holding
+from deviceshare.domain.objects.resource_slices import of_known_driver, worth_holding
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.api import Api
-from deviceshare.kube.cache import Cache, T
-from deviceshare.kube.mirror import ApiMirror, MirrorPace
-from deviceshare.kube.refusals import Unserved
-from deviceshare.loops.kinds import (
-    DEVICE_QUOTAS,
-    DRA_GROUP,
-    DRA_VERSIONS,
-    GROUPS,
-    LIVE_PODS,
-    NAMESPACES,
-    NODE_DEVICES,
-    NODES,
-    PODS,
-    SHARED_NODES,
-    UNBOUND_PODS,
-    resource_claims,
-    resource_slices,
-)
+from deviceshare.kube.connection import Unserved
+from deviceshare.kube.mirror import ApiMirror, Cache, MirrorPace, T
+from deviceshare.loops import kinds
 from deviceshare.loops.ports import ApiError, Forbidden, Kind, Mirror, ObjectChange
 from deviceshare.loops.replica.feed import Feed
 
@@ -95,32 +79,9 @@ class NodesOfLedgers(Cache[Node]):
         if change.new is None:
             self.remove(change.key, self.version)
         elif change.old is None:
-            self.apply(_node(change.key))
-
-
-def _node(name: str) -> Node:
-    meta = ObjectMeta(name=name, uid=name, resource_version="1", labels={contract.MODE_LABEL: contract.MODE_SHARED})
-    return Node(metadata=meta, status=NodeStatus(conditions=[Condition("Ready", "True")]))
-
-
-class PodsOfStatuses:
-    """Has a fleet know, of pods that can't be listed, those that the groups' statuses name."""
-
-    def __init__(self, fleet: Fleet, groups: Mirror[Group], visibility: Visibility) -> None:
-        self._fleet = fleet
-        self._visibility = visibility
-        groups.subscribe(self._on_group)
-
-    def _on_group(self, change: ObjectChange[Group]) -> None:
-        if change.old:
-            self._set(change.old, "")
-        if change.new:
-            self._set(change.new, change.new.node)
-
-    def _set(self, group: Group, node: str) -> None:
-        for pod in group.status.allocated_pods:
-            if not self._visibility.shows(pod):
-                self._fleet.set_living(group.uid, pod, node)
+            labels = {contract.MODE_LABEL: contract.MODE_SHARED}
+            meta = ObjectMeta(name=change.key, uid=change.key, resource_version="1", labels=labels)
+            self.apply(Node(metadata=meta, status=NodeStatus(conditions=[Condition("Ready", "True")])))
 
 
 # A mirror of a kind that not every API server serves, or not in the same version.
@@ -144,14 +105,12 @@ LOST_SECONDS = 15.0
 
 
 class OptionalMirror(ApiMirror[T]):
-    """The mirror's kind is in the newest of `versions` that the API server serves of the group."""
+    """Mirrors the first of `kinds`, the newest version, that the API server serves; where there is one, that."""
 
     def __init__(
         self,
         api: Api,
-        kind_of: Callable[[str], Kind[T]],
-        group: str,
-        versions: Sequence[str],
+        kinds: Sequence[Kind[T]],
         *,
         field_selector: str = "",
         keep: Callable[[T], bool] | None = None,
@@ -160,10 +119,10 @@ class OptionalMirror(ApiMirror[T]):
         rarely: float = RARELY_SECONDS,
         refused: float = REFUSED_SECONDS,
     ) -> None:
-        """`rarely`: seconds between two questions whether the kind is served. The core `group`, "", always is."""
-        super().__init__(api, kind_of(versions[0]), field_selector=field_selector, keep=keep, see=see, pace=pace)
-        self._kind_of = kind_of
-        self._group, self._versions = group, versions
+        """`rarely`: seconds between two questions whether the kind is served."""
+        super().__init__(api, kinds[0], field_selector=field_selector, keep=keep, see=see, pace=pace)
+        self._kinds = kinds
+        self._group = kinds[0].api_version.rpartition("/")[0]
         self._rarely, self._refused = rarely, refused
         self._gone = False
         """Whether the kind was last not served, in the version to mirror, and is looked for at once."""
@@ -193,8 +152,8 @@ class OptionalMirror(ApiMirror[T]):
 
     async def _keep_while_served(self) -> None:
         pauses = self._pauses()
-        while version := await self._served():
-            self._kind = self._kind_of(version)
+        while kind := await self._served():
+            self._kind = kind
             self._relist = True
             await super().run()
             if not self._gone:
@@ -226,10 +185,10 @@ class OptionalMirror(ApiMirror[T]):
         with suppress(Forbidden, Unserved):
             await self.list()
 
-    async def _served(self) -> str:
-        """The version to mirror, or "". Asked until the API server answers."""
-        if not self._group:
-            return self._versions[0]
+    async def _served(self) -> Kind[T] | None:
+        """What to mirror. Asked until the API server answers, where there are several versions."""
+        if len(self._kinds) == 1:
+            return self._kinds[0]
         pauses = self._pauses()
         while True:
             try:
@@ -238,7 +197,7 @@ class OptionalMirror(ApiMirror[T]):
                 log.info("Discovery failed", group=self._group, error=str(error))
                 await asyncio.sleep(max(next(pauses), error.retry_after or 0.0))
             else:
-                return next((version for version in self._versions if version in served), "")
+                return next((kind for kind in self._kinds if kind.api_version.rpartition("/")[2] in served), None)
 
 
 # The mirrors that decisions are made from: kept by `run` and `--watch`, listed once by other commands.
@@ -270,15 +229,19 @@ class Mirrors:
         label whether admission should have injected it; those without a node are held then. What the `visibility` of a
         person leaves out isn't asked for. `on_rewind` is called when the API server's history went back.
         """
-        self.groups = ApiMirror(api, GROUPS)
-        self.ledgers = ApiMirror(api, NODE_DEVICES)
-        self.nodes: ApiMirror[Node] | NodesOfLedgers = (
-            _nodes(api, labels) if visibility.nodes else NodesOfLedgers(self.ledgers)
-        )
+        self.groups = ApiMirror(api, kinds.GROUPS)
+        self.ledgers = ApiMirror(api, kinds.NODE_DEVICES)
+        self.nodes: ApiMirror[Node] | NodesOfLedgers
+        if not visibility.nodes:
+            self.nodes = NodesOfLedgers(self.ledgers)
+        elif labels:  # a selector can't say "or", so all nodes are listed and watched
+            self.nodes = ApiMirror(api, kinds.NODES, keep=may_be_shared, see=labels)
+        else:
+            self.nodes = ApiMirror(api, kinds.NODES, label_selector=kinds.SHARED_NODES)
         namespace = visibility.namespace
         self.pods = ApiMirror(
             api,
-            PODS,
+            kinds.PODS,
             namespace=namespace,
             label_selector=contract.GROUP,
             see=guard if visibility.nodes else lambda pod: without_affinity(guard(pod)),
@@ -287,29 +250,33 @@ class Mirrors:
         # nothing is kept; the two selectors spare the API server from sending every pod twice.
         self.others = ApiMirror(
             api,
-            PODS,
+            kinds.PODS,
             namespace=namespace,
             label_selector=f"!{contract.GROUP}",
-            field_selector=LIVE_PODS,
+            field_selector=kinds.LIVE_PODS,
             keep=None if every_pod else lambda pod: pod.past_us,
             see=without_surplus if every_pod else None,
         )
         # A person's rights are what they are; an API server that starts knows those of deviceshare a moment later.
         patience = REFUSED_SECONDS if visibility.whole else 0.0
         # Groups may choose namespaces by their labels. An older role doesn't let us read these: then such groups wait.
-        self.namespaces: OptionalMirror[NamespaceObject] = OptionalMirror(
-            api, lambda _: NAMESPACES, "", ("v1",), see=without_annotations, rarely=ASK_AGAIN_SECONDS, refused=patience
+        self.namespaces = OptionalMirror(
+            api, [kinds.NAMESPACES], see=without_annotations, rarely=ASK_AGAIN_SECONDS, refused=patience
         )
         # The CRD may be missing after an upgrade, and nothing else needs it.
-        self.quotas: OptionalMirror[DeviceQuota] = OptionalMirror(
+        self.quotas = OptionalMirror(api, [kinds.DEVICE_QUOTAS], rarely=ASK_AGAIN_SECONDS, refused=patience)
+        self.uninjected = ApiMirror(
             api,
-            lambda _: DEVICE_QUOTAS,
-            contract.API_GROUP,
-            (contract.API_VERSION,),
-            rarely=ASK_AGAIN_SECONDS,
-            refused=patience,
+            kinds.PODS,
+            label_selector=f"!{contract.GROUP}",
+            field_selector=kinds.UNBOUND_PODS,
+            keep=uninjected,
+            see=guard,
         )
+        self.slices = OptionalMirror(api, kinds.RESOURCE_SLICES, keep=of_known_driver)
+        self.resource_claims = OptionalMirror(api, kinds.RESOURCE_CLAIMS, keep=worth_holding)
         self.by_name: dict[str, ApiMirror[Any]] = {"groups": self.groups, "ledgers": self.ledgers}
+        """Those that are kept; the others stay empty."""
         self.by_name["quotas"] = self.quotas
         if visibility.namespaces:
             self.by_name["namespaces"] = self.namespaces
@@ -317,18 +284,9 @@ class Mirrors:
             self.by_name["nodes"] = self.nodes
         if visibility.pods:
             self.by_name |= {"pods": self.pods, "other-pods": self.others}
-        self.uninjected: ApiMirror[Pod] | None = None
         if uninjected:
-            unlabelled = f"!{contract.GROUP}"
-            self.uninjected = ApiMirror(
-                api, PODS, label_selector=unlabelled, field_selector=UNBOUND_PODS, keep=uninjected, see=guard
-            )
             self.by_name["uninjected-pods"] = self.uninjected
-        self.slices: OptionalMirror[ResourceSlice] | None = None
-        self.resource_claims: OptionalMirror[ResourceClaim] | None = None
         if dra:
-            self.slices = OptionalMirror(api, resource_slices, DRA_GROUP, DRA_VERSIONS, keep=of_known_driver)
-            self.resource_claims = OptionalMirror(api, resource_claims, DRA_GROUP, DRA_VERSIONS, keep=worth_holding)
             self.by_name |= {"resource-slices": self.slices, "resource-claims": self.resource_claims}
         self._on_rewind = on_rewind
         for mirror in self.by_name.values():
@@ -348,7 +306,14 @@ class Mirrors:
             groups=self.groups,
         )
         if not visibility.whole:
-            PodsOfStatuses(self.fleet, self.groups, visibility)
+            self.groups.subscribe(self._name_pods)
+
+    def _name_pods(self, change: ObjectChange[Group]) -> None:
+        """Has the fleet know, of pods that can't be listed, those that the groups' statuses name."""
+        for group in change.sides:
+            for pod in group.status.allocated_pods:
+                if not self.visibility.shows(pod):
+                    self.fleet.set_living(group.uid, pod, group.node if group is change.new else "")
 
     def _start_over(self) -> None:
         self._on_rewind()
@@ -359,11 +324,6 @@ class Mirrors:
     def synced(self) -> bool:
         """Whether all are."""
         return all(mirror.synced for mirror in self.by_name.values())
-
-    @property
-    def claims_known(self) -> bool:
-        """Whether what DRA's ResourceClaims hold was listed."""
-        return self.resource_claims is not None and self.resource_claims.known
 
     async def wait_listed(self) -> None:
         """Returns once each has applied its first list; the caller bounds the wait."""
@@ -392,9 +352,3 @@ class Mirrors:
         """The nodes of which no agent reports what device plugins allocated."""
         reported = {ledger.node for ledger in self.ledgers.values() if ledger.hardware.allocations is not None}
         return tuple(sorted(each.metadata.name for each in self.nodes.values() if each.metadata.name not in reported))
-
-
-def _nodes(api: Api, labels: SharingLabels) -> ApiMirror[Node]:
-    if labels:  # a selector can't say "or", so all nodes are listed and watched
-        return ApiMirror(api, NODES, keep=may_be_shared, see=labels)
-    return ApiMirror(api, NODES, label_selector=SHARED_NODES)

@@ -9,7 +9,6 @@ it says, so equal Events meet in one object, whichever replica saw them and howe
 
 import asyncio
 import hashlib
-from collections.abc import Iterator
 from typing import Any
 
 import structlog
@@ -25,6 +24,8 @@ log = structlog.get_logger(__name__)
 CAPACITY = 1000
 """Different events waiting to be posted."""
 TRIES = 5
+PAUSES = 0.5, 10.0
+"""Seconds between them, the first and the longest."""
 LONGEST_MESSAGE = 1024
 """Bytes, by the API's own rule."""
 
@@ -43,11 +44,10 @@ class _Note(Struct):
 class EventRecorder:
     """Implements `deviceshare.loops.ports.Recorder`. The owner runs a task with `run()`."""
 
-    def __init__(self, cluster: Cluster, instance: str, *, capacity: int = CAPACITY) -> None:
+    def __init__(self, cluster: Cluster, instance: str) -> None:
         """`instance` names this process."""
         self._cluster = cluster
         self._source = {"component": "deviceshare", "host": instance}
-        self._capacity = capacity
         self._notes: dict[str, _Note] = {}
         self._noted = asyncio.Event()
 
@@ -65,8 +65,8 @@ class EventRecorder:
             note.count += 1
             note.last = now
             return
-        if len(self._notes) >= self._capacity:
-            _log_dropped(reason, f"{self._capacity} Events are waiting to be posted")
+        if len(self._notes) >= CAPACITY:
+            log.warning("Recorder dropped an Event", reason=reason, error=f"{CAPACITY} Events are waiting to be posted")
             return
         body = {
             "involvedObject": {
@@ -89,7 +89,7 @@ class EventRecorder:
 
     async def run(self) -> None:
         """Posts what is noted until cancelled."""
-        pauses = _pauses()
+        pauses = delays(*PAUSES)
         while True:
             await self._noted.wait()
             self._noted.clear()
@@ -98,7 +98,7 @@ class EventRecorder:
                 note = self._notes.pop(key)
                 try:
                     await self._post(key, note)
-                    pauses = _pauses()
+                    pauses = delays(*PAUSES)
                 except ApiError as error:
                     self._put_back(key, note, error)
                     await asyncio.sleep(max(next(pauses), error.retry_after or 0.0))
@@ -106,7 +106,7 @@ class EventRecorder:
     def _put_back(self, key: str, note: _Note, error: ApiError) -> None:
         note.tries += 1
         if note.tries >= TRIES or not isinstance(error, Unavailable):
-            _log_dropped(note.body["reason"], str(error))
+            log.warning("Recorder dropped an Event", reason=note.body["reason"], error=str(error))
             return
         if later := self._notes.pop(key, None):
             note.count += later.count
@@ -122,14 +122,6 @@ class EventRecorder:
             await self._cluster.patch(
                 EVENTS, key, {"count": count, "lastTimestamp": note.last}, namespace=note.namespace
             )
-
-
-def _log_dropped(reason: str, error: str) -> None:
-    log.warning("Recorder dropped an Event", reason=reason, error=error)
-
-
-def _pauses() -> Iterator[float]:
-    return delays(0.5, 10.0)
 
 
 def _name(name: str, *rest: str) -> str:

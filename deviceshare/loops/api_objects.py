@@ -1,4 +1,4 @@
-"""API objects: reads of what may be gone, conditional annotations, Events' subjects, nodes shared by others' labels."""
+"""API objects: reads of what may be gone, conditional annotations, and the subjects of Events."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.nodes import Node, SharingLabels, may_be_shared
+from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pod_spec import TERMINAL
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS, SHARED_NODES
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Cluster, Kind, NotFound, Subject
 
 T = TypeVar("T")
@@ -53,7 +53,6 @@ def says_the_same(old: Pod, new: Pod) -> bool:
 
 
 def _decisive(pod: Pod) -> object:
-    """What of the pod's status decides anything."""
     status, refusal = pod.status, pod.refusal
     if pod.placed_on or status.phase in TERMINAL:
         return status
@@ -77,38 +76,3 @@ def subject_of(obj: Group | NodeDevices | Node | Pod) -> Subject:
 def node_subject(name: str) -> Subject:
     """Events about nodes carry the name as UID, as the kubelet's do: `kubectl describe node` looks for that."""
     return Subject(NODES, name, uid=name)
-
-
-class LabelledCluster:
-    """Implements the port `Cluster` over another one, whose nodes are shared by other systems' labels, too (nodes.py).
-
-    A list of the shared nodes lists all of them there, as a selector can't say "or".
-    """
-
-    def __init__(self, cluster: Cluster, labels: SharingLabels) -> None:
-        self._cluster = cluster
-        self._labels = labels
-        # Nodes aren't written.
-        self.create = cluster.create
-        self.patch = cluster.patch
-        self.delete = cluster.delete
-        self.bind = cluster.bind
-        self.evict = cluster.evict
-
-    async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
-        return self._seen(kind, await self._cluster.get(kind, name, namespace))
-
-    async def list(
-        self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
-    ) -> list[T]:
-        shared = bool(self._labels) and kind.plural == NODES.plural and label_selector == SHARED_NODES
-        selector = "" if shared else label_selector
-        found = await self._cluster.list(
-            kind, namespace=namespace, label_selector=selector, field_selector=field_selector
-        )
-        seen = [self._seen(kind, obj) for obj in found]
-        return [each for each in seen if may_be_shared(each)] if shared else seen
-
-    def _seen(self, kind: Kind[T], obj: T) -> T:
-        node: Any = obj
-        return self._labels(node) if kind.plural == NODES.plural else obj

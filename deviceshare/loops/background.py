@@ -6,8 +6,7 @@ Its successor starts from the API server's state, which is always safe; going on
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 import structlog
 
@@ -22,23 +21,15 @@ class Startable(Protocol):
     async def stop(self) -> None: ...
 
 
-class Background:
+class Background(AsyncExitStack):
     """Owns the parts inside its `async with` block, and stops them at its end, the last started first."""
 
     def __init__(self, stopping: asyncio.Event) -> None:
         """`stopping` is set when a part ends unasked."""
+        super().__init__()
         self.failure: BaseException | None = None
         """Why the first part ended that ended unasked; None while all run."""
         self._stopping = stopping
-        self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
 
     async def start(self, part: Startable) -> None:
         await part.start()
@@ -55,7 +46,7 @@ class Background:
         self.on_stop(stop)
 
     def on_stop(self, stop: Callable[[], Awaitable[None]]) -> None:
-        self._stack.push_async_callback(stop)
+        self.push_async_callback(stop)
 
     async def _guard(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         try:

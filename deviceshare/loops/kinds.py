@@ -137,19 +137,16 @@ WEBHOOK_CONFIGURATIONS: Final = tuple(
 DRA_GROUP: Final = "resource.k8s.io"
 DRA_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 """Versions with both kinds, the newest first: from Kubernetes 1.34, 1.33 and 1.32; the betas are off unless set."""
+RESOURCE_SLICES: Final = tuple(
+    Kind(f"{DRA_GROUP}/{version}", "ResourceSlice", "resourceslices", ResourceSlice, namespaced=False)
+    for version in DRA_VERSIONS
+)
+RESOURCE_CLAIMS: Final = tuple(
+    Kind(f"{DRA_GROUP}/{version}", "ResourceClaim", "resourceclaims", ResourceClaim, namespaced=True)
+    for version in DRA_VERSIONS
+)
 
-
-def resource_slices(version: str) -> Kind[ResourceSlice]:
-    """ResourceSlices, as this version of their group has them."""
-    return Kind(f"{DRA_GROUP}/{version}", "ResourceSlice", "resourceslices", ResourceSlice, namespaced=False)
-
-
-def resource_claims(version: str) -> Kind[ResourceClaim]:
-    """ResourceClaims, likewise."""
-    return Kind(f"{DRA_GROUP}/{version}", "ResourceClaim", "resourceclaims", ResourceClaim, namespaced=True)
-
-
-HOLDS: Final = resource_claims("v1")
+HOLDS: Final = RESOURCE_CLAIMS[0]
 """Those of our own (placement/holds.py)."""
 SHARED_NODES: Final = f"{contract.MODE_LABEL}={contract.MODE_SHARED}"
 """The label selector of nodes that take part."""

@@ -127,9 +127,10 @@ class Elector:
         while True:
             try:
                 async with asyncio.timeout(self._timing.retry):
-                    lease = await self._read()
-                    if _fingerprint(lease) != seen:
-                        seen, seen_at = _fingerprint(lease), self._clock()
+                    lease = await find(self._cluster, LEASES, LEASE_NAME, self._namespace)
+                    state = lease and (lease.spec.holder_identity, lease.spec.renew_time, lease.spec.lease_transitions)
+                    if state != seen:
+                        seen, seen_at = state, self._clock()
                     if lease and lease.spec.holder_identity != holder:
                         holder = lease.spec.holder_identity
                         log.info("Observed a leader", holder=holder)
@@ -157,7 +158,7 @@ class Elector:
             try:
                 async with asyncio.timeout(min(left, self._timing.retry)):
                     if self._lease is None:
-                        self._lease = await self._read()
+                        self._lease = await find(self._cluster, LEASES, LEASE_NAME, self._namespace)
                         if self._lease is not None and self._lease.spec.holder_identity != self._identity:
                             raise _Lost(f"{self._lease.spec.holder_identity or 'no one'} holds the lease")
                     await self._take(self._lease)
@@ -170,9 +171,6 @@ class Elector:
 
     def _left(self) -> float:
         return self._renewed + self._timing.renew_within - self._clock()
-
-    async def _read(self) -> Lease | None:
-        return await find(self._cluster, LEASES, LEASE_NAME, self._namespace)
 
     async def _take(self, lease: Lease | None) -> None:
         """Writes the lease as ours, if it is still as it was read. The time before the request counts, not after."""
@@ -202,7 +200,7 @@ class Elector:
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
                 # Read first: a request that was cut off may have written it, and then the version we hold is old.
-                lease = await self._read()
+                lease = await find(self._cluster, LEASES, LEASE_NAME, self._namespace)
                 if lease is not None and lease.spec.holder_identity == self._identity:
                     await self._write(lease, spec)
                     log.info("Released the lease", identity=self._identity)
@@ -215,7 +213,3 @@ async def _stop(task: asyncio.Task[None], patience: float) -> bool:
     task.cancel()
     _, pending = await asyncio.wait({task}, timeout=patience)
     return not pending
-
-
-def _fingerprint(lease: Lease | None) -> object:
-    return lease and (lease.spec.holder_identity, lease.spec.renew_time, lease.spec.lease_transitions)

@@ -15,19 +15,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ApiError(Exception):
-    """The API server refused a request or could not be reached.
-
-    ApiError
-    ├── NotFound       404: there is no such object
-    ├── Conflict       409: the resourceVersion or UID moved on; read again and decide again
-    │   └── AlreadyExists   409 on a create
-    ├── Expired        410: the version to continue from is gone; list again
-    ├── Forbidden      401, 403: not our right; retrying at once can't help
-    ├── TooLarge       413, or etcd's word for it: the object, or the write, has more bytes than are stored
-    ├── Invalid        400, 422: the request itself is wrong
-    ├── Undecodable    the answer came, but what it holds isn't what its kind says: a person has to correct it
-    └── Unavailable    429, 5xx, time-outs, broken connections: retry later; the write may have happened
-    """
+    """The API server refused a request or could not be reached."""
 
     def __init__(self, message: str, *, retry_after: float | None = None, said: str = "") -> None:
         super().__init__(message)
@@ -38,11 +26,11 @@ class ApiError(Exception):
 
 
 class NotFound(ApiError):
-    """404"""
+    """404: there is no such object"""
 
 
 class Conflict(ApiError):
-    """409"""
+    """409: the resourceVersion or UID moved on; read again and decide again"""
 
 
 class AlreadyExists(Conflict):
@@ -50,27 +38,27 @@ class AlreadyExists(Conflict):
 
 
 class Expired(ApiError):
-    """410"""
+    """410: the version to continue from is gone; list again"""
 
 
 class Forbidden(ApiError):
-    """401 or 403"""
+    """401 or 403: not our right; retrying at once can't help"""
 
 
 class Invalid(ApiError):
-    """400 or 422"""
+    """400 or 422: the request itself is wrong"""
 
 
 class TooLarge(ApiError):
-    """413, or what etcd refuses for its size"""
+    """413, or etcd's word for it: the object, or the write, has more bytes than are stored"""
 
 
 class Undecodable(ApiError):
-    """An object has fields that aren't what its kind says, or an answer is none"""
+    """The answer came, but what it holds isn't what its kind says: a person has to correct it"""
 
 
 class Unavailable(ApiError):
-    """429, 5xx, a time-out or a broken connection"""
+    """429, 5xx, a time-out or a broken connection: retry later; the write may have happened"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -212,7 +200,7 @@ class Mirror(Protocol[T_co]):
 
 
 class Subject(NamedTuple):
-    """The object that an Event is about (subjects.py)."""
+    """The object that an Event is about."""
 
     kind: Kind[Any]
     name: str

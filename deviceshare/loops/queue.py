@@ -233,6 +233,11 @@ class Backoff(Generic[K]):
         """Until when the key is left alone; 0 where it has not failed."""
         return self._failures.get(key, (0, 0.0))[1]
 
+    def left_alone(self) -> list[K]:
+        """The keys that are left alone now."""
+        now = self._clock()
+        return [key for key, (_, until) in self._failures.items() if until > now]
+
     def forget(self, key: K) -> None:
         self._failures.pop(key, None)
 

@@ -5,8 +5,8 @@ read that is under way; those who arrive meanwhile share the next one, which beg
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -23,7 +23,10 @@ class SharedRead(Generic[T]):
         """The result of a read of `key` that begins after this call, or what it raises."""
         task = self._next.get(key)
         if task is None:
-            task = self._next[key] = _task(self._run(key, self._running.get(key)), f"read {key}")
+            task = asyncio.create_task(self._run(key, self._running.get(key)), name=f"read {key}")
+            # Callers see the exception; when all of them have given up, asyncio must not call it never retrieved.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._next[key] = task
         return await asyncio.shield(task)
 
     async def close(self) -> None:
@@ -44,15 +47,3 @@ class SharedRead(Generic[T]):
         finally:
             if self._running.get(key) is mine:
                 del self._running[key]
-
-
-def _task(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-    task = asyncio.create_task(work, name=name)
-    task.add_done_callback(_retrieve)
-    return task
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Callers see the exception; when all of them have given up, asyncio must not call it never retrieved."""
-    if not task.cancelled():
-        task.exception()

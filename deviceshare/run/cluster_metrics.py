@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from deviceshare.domain.answers import census
-from deviceshare.domain.answers.census import GroupCensus, GroupCount, count_each_group
+from deviceshare.domain.answers.census import GroupCensus, count_each_group
 from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.kube.definitions import Definitions
 from deviceshare.kube.mirror import count_unreadable
@@ -16,8 +16,8 @@ from deviceshare.kube.mirrors import Mirrors
 from deviceshare.metrics import Metrics
 from deviceshare.timestamps import seconds_since
 
-# The metrics of each group, which only the leader exports, for a bounded number of groups.
-# They are computed at each scrape, so a group that is gone, and a process that leads no more, leave no series behind.
+# What only the leader exports: the metrics of each group, for a bounded number of groups, and those of DeviceQuotas.
+# They are computed at each scrape, so what is gone, and a process that leads no more, leave no series behind.
 
 
 @dataclass(eq=False)
@@ -32,53 +32,32 @@ class GroupMetrics(Collector):
         if not self.leading():
             return []
         groups, left_out = self.census()
-        unlisted = _family("groups_unlisted", "Groups beyond the limit, which have no other metrics.", [])
-        unlisted.add_metric([], left_out)
-        return [*self._states(groups), *_pods(groups), *self._times(groups), unlisted]
-
-    def _states(self, groups: list[GroupCount]) -> Iterable[GaugeMetricFamily]:
+        by_namespace = ["group", "namespace"]
         phase = _family("group_phase", "Always 1; the label says the group's phase.", ["group", "phase"])
         devices = _family("group_devices", "Devices that the group holds.", ["group", "node", "resource"])
+        pods = _family("group_pods", "Pods that have the group's devices, by their namespace.", by_namespace)
+        said = "Waiting pods of the group; left out are gated ones, and those of namespaces that it does not allow."
+        waiting = _family("group_waiting_pods", said, by_namespace)
+        longest = _family("group_longest_wait_seconds", "For how long the oldest of these pods has waited.", ["group"])
+        idle = _family("group_idle_seconds", "For how long the group has held devices without a pod.", ["group"])
+        unlisted = _family("groups_unlisted", "Groups beyond the limit, which have no other metrics.", [])
+        unlisted.add_metric([], left_out)
         for each in groups:
             phase.add_metric([each.name, each.phase], 1)
             for resource, number in each.devices.items():
                 devices.add_metric([each.name, each.node, resource], number)
-        return phase, devices
-
-    def _times(self, groups: list[GroupCount]) -> Iterable[GaugeMetricFamily]:
-        longest = _family("group_longest_wait_seconds", "For how long the oldest of these pods has waited.", ["group"])
-        idle = _family("group_idle_seconds", "For how long the group has held devices without a pod.", ["group"])
-        for each in groups:
+            for family, counts in ((pods, each.pods), (waiting, each.waiting)):
+                for namespace, number in counts.items():
+                    family.add_metric([each.name, namespace], number)
             for family, since in ((longest, each.waiting_since), (idle, each.idle_since)):
-                seconds = self.age(since) if since else None
-                if seconds is not None:
+                if since and (seconds := self.age(since)) is not None:
                     family.add_metric([each.name], max(seconds, 0.0))
-        return longest, idle
-
-
-def _pods(groups: list[GroupCount]) -> Iterable[GaugeMetricFamily]:
-    labels = ["group", "namespace"]
-    pods = _family("group_pods", "Pods that have the group's devices, by their namespace.", labels)
-    said = "Waiting pods of the group; left out are gated ones, and those of namespaces that it does not allow."
-    waiting = _family("group_waiting_pods", said, labels)
-    for each in groups:
-        for family, counts in ((pods, each.pods), (waiting, each.waiting)):
-            for namespace, number in counts.items():
-                family.add_metric([each.name, namespace], number)
-    return pods, waiting
-
-
-def _family(name: str, documentation: str, labels: list[str]) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"deviceshare_{name}", documentation, labels=labels)
-
-
-# The metrics of DeviceQuotas, which only the leader exports: how many devices each allows, and how many are held.
-# They are computed at each scrape, so a quota that is gone, and a process that leads no more, leave no series behind.
+        return phase, devices, pods, waiting, longest, idle, unlisted
 
 
 @dataclass(eq=False)
 class QuotaMetrics(Collector):
-    """`quotas` runs on the event loop and must not block."""
+    """How many devices each quota allows, and how many are held; `quotas` runs on the event loop."""
 
     quotas: Callable[[], Iterable[DeviceQuota]]
     leading: Callable[[], bool]
@@ -87,18 +66,20 @@ class QuotaMetrics(Collector):
         if not self.leading():
             return []
         labels = ["quota", "resource"]
-        text = "Devices that the groups of the quota may hold together (spec.hard)."
-        hard = GaugeMetricFamily("deviceshare_quota_hard", text, labels=labels)
-        text = "Devices that they hold, or are about to claim."
-        used = GaugeMetricFamily("deviceshare_quota_used", text, labels=labels)
+        hard = _family("quota_hard", "Devices that the groups of the quota may hold together (spec.hard).", labels)
+        used = _family("quota_used", "Devices that they hold, or are about to claim.", labels)
         text = "1 where the quota can't be read or applied, so that groups that it may count aren't bound."
-        invalid = GaugeMetricFamily("deviceshare_quota_invalid", text, labels=labels[:1])
+        invalid = _family("quota_invalid", text, labels[:1])
         for quota in sorted(self.quotas(), key=lambda each: each.name):
             invalid.add_metric([quota.name], bool(quota.fault))
             for resource, number in sorted(quota.spec.hard.items()):
                 hard.add_metric([quota.name, resource], number)
                 used.add_metric([quota.name, resource], quota.used(resource))
         return hard, used, invalid
+
+
+def _family(name: str, documentation: str, labels: list[str]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"deviceshare_{name}", documentation, labels=labels)
 
 
 # The metrics of the whole cluster, as this replica's mirrors show it.

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -16,16 +16,15 @@ from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.admission.settings import GATES
 from deviceshare.domain.answers.picture import draw_in_steps
 from deviceshare.flags import Address, Tls
-from deviceshare.kube.agent_client import ask_agent
-from deviceshare.kube.api import Api
+from deviceshare.kube.api import Api, Pulse
 from deviceshare.kube.definitions import Definitions
 from deviceshare.kube.mirror import ApiMirror
 from deviceshare.kube.mirrors import Mirrors
-from deviceshare.kube.pulse import Pulse
 from deviceshare.kube.recorder import EventRecorder
+from deviceshare.kube.use_rounds import UseRounds
 from deviceshare.loops.background import Background
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
-from deviceshare.loops.leader.context import ControllerContext, GatePlacement
+from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.leadership import Elector
 from deviceshare.loops.ports import Mirror, Subject
@@ -33,8 +32,7 @@ from deviceshare.loops.protocol import bind
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 from deviceshare.loops.replica.impostor_watch import ImpostorWatch
-from deviceshare.loops.replica.use_rounds import UseRounds
-from deviceshare.metrics import Metrics, ServerMetrics
+from deviceshare.metrics import Metrics
 from deviceshare.run import cluster_metrics, memory
 from deviceshare.run.settings import ON, Settings
 from deviceshare.web import admission, extender, ui
@@ -46,41 +44,11 @@ from deviceshare.web.review import namespace_of
 from deviceshare.web.server import Server
 from deviceshare.web.ui import Snapshots
 
-# The parts of the page: its snapshots of the mirrors, what agents say of use, and its server.
-
-
-class PageParts:
-    """Who builds it runs `snapshots` and `use`, and starts the server."""
-
-    def __init__(self, settings: Settings, api: Api, mirrors: Mirrors, *, leading: Callable[[], bool]) -> None:
-        self.snapshots = Snapshots(self._draw)
-        self.use = UseRounds(api, settings.namespace, ask_agent)
-        self._instance = settings.instance
-        self._mirrors = mirrors
-        self._leading = leading
-
-    def server(self, at: Address, metrics: ServerMetrics) -> Server:
-        """Serves it. Call it once."""
-        for mirror in self._mirrors.by_name.values():
-            mirror.subscribe(self.snapshots.touch)
-        routes = ui.Ui(self.snapshots, at.host, self.use.current).routes()
-        return Server("ui", *at, routes, metrics, max_body=ui.MAX_BODY, timeout=ui.TIMEOUT)
-
-    def _draw(self) -> Generator[None, None, bytes]:
-        mirrors = self._mirrors
-        faults = {name: fault for name, mirror in mirrors.by_name.items() if (fault := fault_of(mirror)())}
-        replica = ui.Replica(self._instance, __version__, self._leading(), faults)
-        drawn = yield from draw_in_steps(mirrors.fleet, mirrors.groups.values(), mirrors.pods.values())
-        yield
-        return ui.encode(replica, drawn)
-
 
 def fault_of(mirror: ApiMirror[Any]) -> Check:
     """Why the mirror isn't synced, or ""."""
     return lambda: "" if mirror.synced else "not read yet, or its watch is lost"
 
-
-# The composition root of `deviceshare run`: builds the roles, starts them in order and stops them in order.
 
 log = structlog.get_logger(__name__)
 
@@ -110,7 +78,9 @@ class Process:
         self._interrupted = asyncio.Event()
         """Set when a term must end, since nothing that it concluded may be written any more."""
         self._definitions = Definitions(api, on_fault=self._interrupted.set)
-        self._cluster = GuardedCluster(api, self._guard, self._definitions.fault, self._report_too_large)
+        self._cluster = GuardedCluster(
+            api, self._guard, settings.sharing_labels, self._definitions.fault, self._report_too_large
+        )
         gates = settings.placement == GATES
         self._mirrors = mirrors = Mirrors(
             api,
@@ -129,18 +99,18 @@ class Process:
             ledgers=mirrors.ledgers,
             quotas=mirrors.quotas,
             on_conflict=self._metrics.claim_conflicts.inc,
-            attach=bind.lift if gates else bind.attach,
+            lifts=gates,
             keeps_nodes=settings.keep_nodes == ON,
             holds_namespace=settings.namespace,
         )
         mirrors.pods.subscribe(self._binder.change)
-        self._placement = GatePlacement(self._binder, settings.share_resources) if gates else None
         self._controller: Controller | None = None
         # A process that restarts within its predecessor's lease must not be taken for it.
         identity = f"{settings.instance}_{uuid4().hex[:8]}"
         self._elector = Elector(api, identity, namespace=settings.namespace, timing=settings.lease)
         self._impostors = ImpostorWatch(self._cluster, mirrors.pods, self._recorder)
-        self._page = PageParts(settings, api, mirrors, leading=lambda: self._elector.leading)
+        self._snapshots = Snapshots(self._draw_page)
+        self._use = UseRounds(api, settings.namespace)
         self._certificates: dict[str, Certificate | MemoryCertificate] = {}
         self._keeper: Keeper | None = None
         self._servers = self._build_servers()
@@ -185,9 +155,9 @@ class Process:
                 background.run(f"{name}-certificate", certificate.watch)
             if self._keeper is not None:
                 background.run("trust", self._keeper.run)
-            background.run("snapshots", self._page.snapshots.run)
+            background.run("snapshots", self._snapshots.run)
             if settings.ui_bind:
-                background.run("use-rounds", self._page.use.run)
+                background.run("use-rounds", self._use.run)
             background.on_stop(self._binder.close)
             if "controller" in settings.roles:
                 background.run("election", self._lead)
@@ -203,7 +173,7 @@ class Process:
         self._draining = True
         for server in (self._probes, *self._servers):
             server.drain()
-        self._page.snapshots.close()
+        self._snapshots.close()
         await asyncio.sleep(DRAIN_SECONDS)
 
     async def _lead(self) -> None:
@@ -227,14 +197,15 @@ class Process:
             others=self._mirrors.others,
             slices=self._mirrors.slices,
             resource_claims=self._mirrors.resource_claims,
-            claims_known=lambda: self._mirrors.claims_known,
+            claims_known=lambda: self._mirrors.resource_claims.known,
             namespaces=self._mirrors.namespaces,
             quotas=self._mirrors.quotas,
             recorder=self._recorder,
             binds_over=bind.binds_over(version),
             compares=bind.compares(version),
             handover=self._settings.handover_setting,
-            placement=self._placement,
+            lifting=self._binder if self._settings.placement == GATES else None,
+            share_resources=self._settings.share_resources,
             life=self._settings.life,
             preempts=self._settings.preemption == ON,
             scaling_namespace=self._settings.namespace if self._settings.scaling_pods == ON else "",
@@ -269,14 +240,13 @@ class Process:
         return Server("probe", *self._settings.probe_bind, routes, self._metrics, max_body=65536, timeout=5)
 
     def _build_servers(self) -> list[Server]:
-        """The servers of this process's roles."""
         servers = []
         if self._settings.serves_extender:
             servers.append(self._build_extender())
         if self._settings.serves_webhooks:
             servers.append(self._build_webhooks())
         if self._settings.ui_bind:
-            servers.append(self._page.server(self._settings.ui_bind, self._metrics))
+            servers.append(self._build_ui(self._settings.ui_bind))
         return servers
 
     def _build_extender(self) -> Server:
@@ -330,6 +300,20 @@ class Process:
             tenant=namespace_of,
             tls=self._certificate_of("webhook", files) if files else self._own_certificate(),
         )
+
+    def _build_ui(self, at: Address) -> Server:
+        for mirror in self._mirrors.by_name.values():
+            mirror.subscribe(self._snapshots.touch)
+        routes = ui.Ui(self._snapshots, at.host, self._use.current).routes()
+        return Server("ui", *at, routes, self._metrics, max_body=ui.MAX_BODY, timeout=ui.TIMEOUT)
+
+    def _draw_page(self) -> Generator[None, None, bytes]:
+        mirrors = self._mirrors
+        faults = {name: fault for name, mirror in mirrors.by_name.items() if (fault := fault_of(mirror)())}
+        replica = ui.Replica(self._settings.instance, __version__, self._elector.leading, faults)
+        drawn = yield from draw_in_steps(mirrors.fleet, mirrors.groups.values(), mirrors.pods.values())
+        yield
+        return ui.encode(replica, drawn)
 
     def _certificate_of(self, server: str, tls: Tls) -> ssl.SSLContext:
         """Files: read again when they change."""

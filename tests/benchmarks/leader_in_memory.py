@@ -18,9 +18,11 @@ import msgspec
 from msgspec import Struct
 
 import deviceshare
+from deviceshare.domain.objects.groups import DEFAULT_LIFE, EVERYTHING
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.kube.cache import Cache
+from deviceshare.domain.placement.handover import HandoverSetting
+from deviceshare.kube.mirror import Cache
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.leader.controller import Controller
@@ -195,9 +197,11 @@ class HeldLeader:
     @asynccontextmanager
     async def leading(self) -> AsyncIterator[None]:
         """One term; entered when its reconcilers have their first keys."""
-        term = ControllerContext(cluster=self.cluster, fleet=self.fleet, recorder=NoEvents(), **self._named)  # type: ignore[arg-type]
-        self._controller = Controller(term)
-        task = asyncio.create_task(self._controller.run())
+        unused = ("others", "uninjected", "namespaces", "quotas", "slices", "resource_claims")
+        named: dict[str, Any] = {**self._named, **{name: HeldMirror() for name in unused}}
+        named |= {"life": DEFAULT_LIFE, "handover": HandoverSetting(), "namespace_selector": EVERYTHING}
+        self._term = ControllerContext(cluster=self.cluster, fleet=self.fleet, recorder=NoEvents(), **named)  # type: ignore[arg-type]
+        task = asyncio.create_task(Controller(self._term).run())
         try:
             while not self._busy():  # noqa: ASYNC110 the mirrors are never empty
                 await asyncio.sleep(0)
@@ -212,8 +216,8 @@ class HeldLeader:
         return any(queue._busy or min(queue._due.values(), default=soon) < soon for queue in self._queues)
 
     @property
-    def _queues(self) -> tuple[Queue[Any], ...]:
-        return self._controller._queues
+    def _queues(self) -> list[Queue[Any]]:
+        return self._term.queues
 
     async def settle(self) -> None:
         """Returns when nothing is under way but what waits for its time."""

@@ -12,11 +12,10 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.kube.api import Api
-from deviceshare.kube.connection import connect
+from deviceshare.kube.connection import Unserved, connect
 from deviceshare.kube.mirror import ApiMirror
 from deviceshare.kube.mirrors import Mirrors
 from deviceshare.kube.recorder import EventRecorder
-from deviceshare.kube.refusals import Unserved
 from deviceshare.loops.kinds import EVENTS, GROUPS, LEASES, NODES, PODS
 from deviceshare.loops.leadership import LEASE_NAME, Elector
 from deviceshare.loops.ports import AlreadyExists, Conflict, Expired, Invalid, Kind, NotFound, Subject

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deviceshare.domain import contract
+from deviceshare.domain.objects.groups import DEFAULT_LIFE, EVERYTHING
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.domain.placement.join_obstacles import pod_obstacle, request_of
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NAMESPACES, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.context import ControllerContext
@@ -67,6 +69,12 @@ class Process:
             clock=now,
             binds_over=binds_over(version),
             compares=compares(version),
+            uninjected=MemoryMirror(),
+            slices=MemoryMirror(),
+            resource_claims=MemoryMirror(),
+            life=DEFAULT_LIFE,
+            handover=HandoverSetting(),
+            namespace_selector=EVERYTHING,
             **self._of_kind,
         )
         self.leading = asyncio.create_task(Controller(term).run())

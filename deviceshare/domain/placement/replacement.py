@@ -125,7 +125,7 @@ def annotation_changes(pod: Pod, ledger: NodeDevices, claim: Claim) -> dict[str,
     too: it makes the one of an old leader fail, and says which devices are the newer ones should the ledger be lost.
 
     Empty when nothing changes, or when the pod has devices that the claim doesn't reserve: those are others', and
-    nobody knows how the pod came by them (coverage.py reports it).
+    nobody knows how the pod came by them (the leader reports it).
     """
     hidden = pod.metadata.hides("metadata.annotations")
     if hidden or is_current(pod, ledger, claim) or not covers(ledger, claim, pod.received):

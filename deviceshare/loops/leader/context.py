@@ -3,34 +3,26 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Generator, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.groups import (
-    DEFAULT_LIFE,
-    EVERYTHING,
-    Group,
-    GroupLife,
-    LabelSelector,
-    NamespaceObject,
-    uses,
-)
+from deviceshare.domain.objects.groups import Group, GroupLife, LabelSelector, NamespaceObject, uses
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import SHARE_KEY, Pod
 from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.handover import DEFAULT, HandoverSetting
+from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.loops.api_objects import subject_of
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import ApiError, Cluster, Conflict, Mirror, NotFound, ObjectChange, Recorder
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from deviceshare.loops.protocol.holders import BindStop
-from deviceshare.loops.queue import Later
+from deviceshare.loops.queue import Later, Queue
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -42,26 +34,14 @@ SAID_AGAIN_SECONDS: Final = 600.0
 """Before the same is said again, and the longest time between two."""
 
 
-class PodBinder(Protocol):
-    """A Binder whose last step lifts the scheduling gate."""
+class LeadersBinder(Protocol):
+    """A Binder, as far as the leader places pods itself, and claims devices for groups by claim."""
 
     def remember(self, pod: Pod) -> None: ...
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None: ...
 
-
-class GroupBinder(Protocol):
-    """A Binder that claims devices for a group without a pod of it to bind; raises what `bind` raises."""
-
     async def settle(self, group: Group, node: str, pod: str) -> object: ...
-
-
-class GatePlacement(NamedTuple):
-    """What placing behind scheduling gates needs besides (decision 16)."""
-
-    binds: PodBinder
-    share_resources: Collection[str]
-    """The resources by which pods may ask for shares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,26 +55,35 @@ class ControllerContext:
     ledgers: Mirror[NodeDevices]
     nodes: Mirror[Node]
     pods: Mirror[Pod]
+    others: Mirror[Pod]
+    """The pods on nodes that may have devices from a device plugin; with `lifting` all that want nothing of
+    deviceshare: they take CPU, memory and the like."""
+    uninjected: Mirror[Pod]
+    """Pods without a node that admission should have injected and didn't; empty where they are left as they are."""
+    namespaces: Mirror[NamespaceObject]
+    quotas: Mirror[DeviceQuota]
+    slices: Mirror[ResourceSlice]
+    resource_claims: Mirror[ResourceClaim]
+    """Of known DRA drivers."""
     recorder: Recorder
+    life: GroupLife
+    handover: HandoverSetting
+    namespace_selector: LabelSelector
+    """Which namespaces admission selects by their labels, besides leaving some out by name."""
     binds_over: float = BINDS_OVER_SECONDS
     compares: bool = False
     """Both as protocol/bind.py says of this API server."""
-    handover: HandoverSetting = DEFAULT
     clock: Callable[[], float] = time.monotonic
-    namespaces: Mirror[NamespaceObject] | None = None
-    quotas: Mirror[DeviceQuota] | None = None
-    others: Mirror[Pod] | None = None
-    """The pods on nodes that may have devices from a device plugin; with `placement` all that want nothing of
-    deviceshare: they take CPU, memory and the like."""
-    slices: Mirror[ResourceSlice] | None = None
-    resource_claims: Mirror[ResourceClaim] | None = None
-    """Of known DRA drivers; None of any of these: not looked at, as in tests of other things."""
+    queues: list[Queue[Any]] = field(default_factory=list, init=False)
+    """Those of this term's reconcilers."""
     claims_known: Callable[[], bool] = lambda: True
     """Whether ResourceClaims were listed: their mirror is also empty where they may not be read, or where an API
     server of an older version was asked, which slices may have been spared."""
-    placement: GatePlacement | None = None
-    """How the leader places pods itself; None where a kube-scheduler of ours asks the extender."""
-    life: GroupLife = DEFAULT_LIFE
+    lifting: LeadersBinder | None = None
+    """By which the leader places pods itself: its last step lifts the scheduling gate (decision 16). None where a
+    kube-scheduler of ours asks the extender."""
+    share_resources: Collection[str] = ()
+    """The resources by which pods may ask for shares."""
     preempts: bool = True
     """Whether others make room for pods of higher priority."""
     scaling_namespace: str = ""
@@ -103,12 +92,8 @@ class ControllerContext:
     """Where our own ResourceClaims are."""
     holds: bool = False
     """Whether there are to be some, on nodes whose devices DRA publishes."""
-    group_binder: GroupBinder | None = None
+    group_binder: LeadersBinder | None = None
     """Who claims devices for groups that hand them over by a ResourceClaim; None where there are to be none."""
-    uninjected: Mirror[Pod] | None = None
-    """Pods without a node that admission should have injected and didn't; None where they are left as they are."""
-    namespace_selector: LabelSelector = EVERYTHING
-    """Which namespaces admission selects by their labels, besides leaving some out by name."""
     on_released: Callable[[], object] = lambda: None
     """Called when a group was released since it had been idle for long enough."""
     on_uncovered: Callable[[int], object] = lambda _: None
@@ -125,6 +110,12 @@ class ControllerContext:
     def waits(self) -> WaitingReasons:
         """What groups wait for, kept for all reconcilers."""
         return WaitingReasons(self.fleet)
+
+    def queue(self, name: str, reconcile: Callable[[K], Awaitable[None]], **how: Any) -> Queue[K]:
+        """A queue of this term, by its clock; `how` as `Queue` has it."""
+        made = Queue(name, reconcile, clock=self.clock, **how)
+        self.queues.append(made)
+        return made
 
     def report_unwritable(self, pod: Pod, why: ApiError) -> None:
         """Tells the owner of a pod that refuses our writes, which no other waits for."""
@@ -212,13 +203,6 @@ class UnchangedSince(Generic[K]):
         self._seen = {key: seen for key, seen in self._seen.items() if keeps(key)}
 
 
-class _Said(NamedTuple):
-    text: str
-    at: float
-    apart: float
-    """Seconds before another reason is said."""
-
-
 class WaitingEvents:
     """The Events of waiting pods, with one reason: why they wait, behind a scheduling gate or where they were placed.
 
@@ -229,16 +213,18 @@ class WaitingEvents:
     def __init__(self, context: ControllerContext, reason: str) -> None:
         self._context = context
         self._reason = reason
-        self._said: dict[str, _Said] = {}
+        self._said: dict[str, tuple[str, float, float]] = {}
+        """By UID: what was said, when, and the seconds before another reason is said."""
 
     def record(self, pod: Pod, why: str) -> None:
         """Records why the pod waits, unless that was said lately."""
         now, uid, apart = self._context.clock(), pod.metadata.uid, SAID_SECONDS
         if said := self._said.get(uid):
-            if now - said.at < (SAID_AGAIN_SECONDS if said.text == why else said.apart):
+            text, at, before = said
+            if now - at < (SAID_AGAIN_SECONDS if text == why else before):
                 return
-            apart = max(apart, said.apart / 2) if said.text == why else min(2 * said.apart, SAID_AGAIN_SECONDS)
-        self._said[uid] = _Said(why, now, apart)
+            apart = max(apart, before / 2) if text == why else min(2 * before, SAID_AGAIN_SECONDS)
+        self._said[uid] = why, now, apart
         self._context.recorder.warn(subject_of(pod), self._reason, why)
 
     def forget(self, pod: Pod) -> None:

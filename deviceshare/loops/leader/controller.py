@@ -2,13 +2,15 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 import structlog
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
+from deviceshare.domain.answers.explanation import deployment_of, rolling_update
 from deviceshare.domain.objects.device_quota import DeviceQuota, Reservation, counted
 from deviceshare.domain.objects.groups import Group, NamespaceObject
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
@@ -18,24 +20,20 @@ from deviceshare.domain.objects.shares import GROUP, Holder, Request
 from deviceshare.domain.placement import shared_resources
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.loops.api_objects import annotate, says_the_same
-from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
-from deviceshare.loops.leader.coverage import Coverage
-from deviceshare.loops.leader.gates import Gates
+from deviceshare.loops.leader.context import ControllerContext, UnchangedSince, WaitingEvents
+from deviceshare.loops.leader.gates import Placer
 from deviceshare.loops.leader.group_statuses import GroupStatuses
-from deviceshare.loops.leader.holds import GroupClaims, Holds
-from deviceshare.loops.leader.ledgers import Ledgers
-from deviceshare.loops.leader.pod_events import PodEvents
-from deviceshare.loops.leader.preemptor import Preemptor
-from deviceshare.loops.leader.rebinder import Rebinder
+from deviceshare.loops.leader.holds import AVOID_SECONDS, GroupClaims, Holds, UnfitNodes
+from deviceshare.loops.leader.ledgers import Coverage, Ledgers
+from deviceshare.loops.leader.preemptor import Preemptor, Scaler
+from deviceshare.loops.leader.rebinder import Rebinder, Resizer
 from deviceshare.loops.leader.releaser import Releaser
-from deviceshare.loops.leader.resizer import Resizer
-from deviceshare.loops.leader.scaler import Scaler
 from deviceshare.loops.leader.uninjected_pods import UninjectedPods
 from deviceshare.loops.leader.waker import Waker
 from deviceshare.loops.ports import Mirror, ObjectChange, Watcher
 from deviceshare.loops.protocol import reserve
 from deviceshare.loops.protocol.bind import BIND_SECONDS
-from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.queue import Later
 
 # The reconciler of failed pods whose containers are not reported to have ended: waits out their grace period.
 # Until then such a pod lives: its devices stay reserved (pods.py). That the wait is over the leader writes into the
@@ -52,7 +50,7 @@ class Endings:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[str] = Queue("endings", self._reconcile, clock=context.clock)
+        self.queue = context.queue("endings", self._reconcile)
         self._since: UnchangedSince[str] = UnchangedSince(context)
 
     async def _reconcile(self, key: str) -> None:
@@ -65,6 +63,56 @@ class Endings:
         if marked := await annotate(self._context.cluster, pod, {contract.ENDED: uid}):
             self._context.pods.put(marked)
             log.warning("Marked failed pod as ended", pod=key, node=pod.node, phase=pod.status.phase)
+
+
+# The reconciler of Events of waiting pods that neither kube-scheduler nor admission can record.
+# What admission warned of reaches only people who create a pod themselves, and nobody whose controller does. And a
+# Deployment that starts its new pod before it ends the old one waits for itself, where the old one has the share that
+# the new one asks for.
+
+WARNED: Final = "AdmissionWarning"
+WAITS_FOR_ITSELF: Final = "RollingUpdateWaits"
+REFUSED_SECONDS: Final = 2.0
+"""Between a pod's refusal and a look: its Deployment may be ending the old pod already."""
+
+
+class PodEvents:
+    """Keyed by `namespace/name` of pods."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self.queue = context.queue("pod-events", self._reconcile, workers=1)
+        self._warnings = WaitingEvents(context, WARNED)
+        self._updates = WaitingEvents(context, WAITS_FOR_ITSELF)
+        self._sharing: dict[tuple[str, str] | None, set[str]] = {}
+        """By Deployment, its pods with shares."""
+
+    def change(self, change: ObjectChange[Pod]) -> None:
+        """Takes in a change of a pod that wants devices."""
+        key, old, new = change
+        if old and (new is None or old.metadata.uid != new.metadata.uid):
+            mine = self._sharing.get(deployment_of(old), set())
+            mine.discard(key)
+            if not mine:
+                self._sharing.pop(deployment_of(old), None)
+            self._warnings.forget(old)
+            self._updates.forget(old)
+        if new is None:
+            return
+        if name := deployment_of(new):  # of a bound pod, too: it has the share that the next one may wait for
+            self._sharing.setdefault(name, set()).add(key)
+        if new.pending and contract.WARNINGS in new.metadata.annotations:
+            self._warnings.record(new, new.metadata.annotations[contract.WARNINGS].replace("\n", "; "))
+        if name and len(self._sharing[name]) > 1 and (new.refusal or new.awaits_placement):
+            self.queue.add(key, REFUSED_SECONDS)
+
+    async def _reconcile(self, key: str) -> None:
+        pod = self._context.pods.get(key)
+        if pod is None or not pod.pending or pod.metadata.deletion_timestamp:
+            return
+        others = (self._context.pods.get(each) for each in self._sharing.get(deployment_of(pod), ()))
+        if found := rolling_update(self._context.fleet, pod, filter(None, others)):
+            self._updates.record(pod, found)
 
 
 # The reconciler of DeviceQuotas: what bound groups hold is counted, and what nobody needs is not (claims.md, Quotas).
@@ -80,7 +128,7 @@ class QuotaCounts:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[str] = Queue("quotas", self._reconcile, workers=1, clock=context.clock)
+        self.queue = context.queue("quotas", self._reconcile, workers=1)
         self._unbound_since: UnchangedSince[tuple[str, str]] = UnchangedSince(context)
 
     def change_group(self, change: ObjectChange[Group]) -> None:
@@ -88,7 +136,7 @@ class QuotaCounts:
         old, new = change.old, change.new
         if old and new and _group_facets(old) == _group_facets(new):
             return
-        for quota in self._quotas():
+        for quota in self._context.quotas.values():
             held = quota.status.reservations
             if any(quota.matches(side.metadata.labels) or side.uid in held for side in change.sides):
                 self.queue.add(quota.name, GATHER_SECONDS)
@@ -97,15 +145,12 @@ class QuotaCounts:
         """Enqueues the quotas with a reservation of a group whose claim went."""
         old, new = change.old, change.new
         gone = (old.claims.keys() if old else set()) - (new.claims.keys() if new else set())
-        for quota in self._quotas() if gone else ():
+        for quota in self._context.quotas.values() if gone else ():
             if gone & quota.status.reservations.keys():
                 self.queue.add(quota.name, GATHER_SECONDS)
 
-    def _quotas(self) -> list[DeviceQuota]:
-        return list(self._context.quotas.values()) if self._context.quotas else []
-
     async def _reconcile(self, name: str) -> None:
-        quota = self._context.quotas.get(name) if self._context.quotas else None
+        quota = self._context.quotas.get(name)
         held = quota.status.reservations if quota else {}
         self._unbound_since.keep(lambda key: key[0] != name or key[1] in held)
         if quota is None or quota.metadata.unreadable:
@@ -126,7 +171,7 @@ class QuotaCounts:
             written = await reserve.recount(self._context.cluster, name, suspects=suspects, bound=bound)
             for uid in suspects:
                 self._unbound_since.forget((name, uid))
-            if written is not None and self._context.quotas:
+            if written is not None:
                 self._context.quotas.put(written)
                 log.info("Counted quota", quota=name, used=written.status.summary)
         if rest:
@@ -181,43 +226,38 @@ class Controller:
         self._coverage = Coverage(context)
         self._statuses = GroupStatuses(context)
         self._releaser = Releaser(context)
-        self._group_claims = GroupClaims(context, context.group_binder) if context.group_binder else None
-        avoid = self._group_claims.avoid if self._group_claims else lambda _uid, _node: None
-        self._holds = Holds(context, self._dra, self._releaser, avoid) if context.holds else None
         self._rebinder = Rebinder(context)
         self._resizer = Resizer(context)
         self._endings = Endings(context)
         self._waker = Waker(context)
         self._quotas = QuotaCounts(context)
         self._uninjected = UninjectedPods(context)
-        self._pod_events = PodEvents(context)
-        self._scaler = Scaler(context, context.scaling_namespace) if context.scaling_namespace else None
-        self._preemptor = Preemptor(context, self._releaser) if context.preempts else None
-        self._gates = Gates(context, context.placement, self._releaser) if context.placement else None
-        self._queues: tuple[Queue[Any], ...] = (
-            self._ledgers.queue,
-            self._coverage.queue,
-            self._releaser.queue,
-            self._rebinder.queue,
-            self._resizer.queue,
-            self._endings.queue,
-            self._statuses.queue,
-            *self._waker.queues,
-            self._quotas.queue,
-            self._uninjected.queue,
-            self._pod_events.queue,
-            *([self._holds.queue] if self._holds else ()),
-            *([self._group_claims.queue] if self._group_claims else ()),
-            *([self._preemptor.queue] if self._preemptor else ()),
-            *([self._scaler.queue] if self._scaler else ()),
-            *(self._gates.queues if self._gates else ()),
-        )
+        unfit = UnfitNodes(context.clock, AVOID_SECONDS, forgotten=0)
+        self._holds = Holds(context, self._dra, self._releaser, unfit) if context.holds else None
+        self._group_claims = GroupClaims(context, context.group_binder, unfit) if context.group_binder else None
+        self._placer = Placer(context, context.lifting, self._releaser) if context.lifting else None
+        self._pod_watchers: list[Callable[[ObjectChange[Pod]], None]] = [
+            context.index.change_pod,
+            self._waker.change,
+            self._uninjected.change_injected,
+            PodEvents(context).change,
+            self._resizer.change_pod,
+            self._ledgers.change_pod,
+            self._coverage.change_pod,
+            self._releaser.change_pod,
+        ]
+        if context.preempts:
+            self._pod_watchers.append(Preemptor(context, self._releaser).change)
+        if context.scaling_namespace:
+            self._pod_watchers.append(Scaler(context, context.scaling_namespace).change)
+        if self._placer:
+            self._pod_watchers.append(self._placer.change_pod)
 
     async def run(self) -> None:
         """Works until cancelled. The mirrors must have been listed: nothing may be concluded from half a cluster."""
         # Pods and ledgers first: what the others conclude from groups and nodes depends on them.
         context = self._context
-        watched: tuple[tuple[Mirror[Any] | None, Watcher], ...] = (
+        watched: tuple[tuple[Mirror[Any], Watcher], ...] = (
             (context.slices, lambda change: self._on_dra(self._dra.change_slice(change.old, change.new))),
             (context.resource_claims, lambda change: self._on_dra(self._dra.change_claim(change.old, change.new))),
             (context.namespaces, self._on_namespace),
@@ -229,47 +269,33 @@ class Controller:
             (context.groups, self._on_group),
             (context.nodes, self._on_node),
         )
-        subscriptions = [GradualSubscription(mirror, watcher) for mirror, watcher in watched if mirror is not None]
         try:
-            for subscription in subscriptions:
-                await subscription.begin()
-            log.info("Started reconciling")
-            async with asyncio.TaskGroup() as tasks:
-                for queue in self._queues:
-                    tasks.create_task(queue.run(), name=queue.name)
+            async with AsyncExitStack() as subscriptions:
+                for mirror, watcher in watched:
+                    await subscriptions.enter_async_context(gradual_subscription(mirror, watcher))
+                log.info("Started reconciling")
+                async with asyncio.TaskGroup() as tasks:
+                    for queue in context.queues:
+                        tasks.create_task(queue.run(), name=queue.name)
         finally:
-            for subscription in subscriptions:
-                subscription.end()
             context.on_uncovered(0)  # From now on the next leader counts, however what follows ends.
             await self._ledgers.close()
-            if self._gates:
-                await self._gates.close()
+            if self._placer:
+                await self._placer.close()
             log.info("Stopped reconciling")
 
     def stuck(self) -> str:
         """Why no work is done although the queues run, or ""."""
         now = self._context.clock()
-        stuck = [queue.name for queue in self._queues if now - queue.ticked > STUCK_SECONDS]
+        stuck = [queue.name for queue in self._context.queues if now - queue.ticked > STUCK_SECONDS]
         return f"not looked for work for {STUCK_SECONDS:.0f} s: {', '.join(stuck)}" if stuck else ""
 
     def _on_pod(self, change: ObjectChange[Pod]) -> None:
         # Hundreds of pods may change in a second. Only what makes a difference is enqueued at once.
         if change.old and change.new and says_the_same(change.old, change.new):
             return
-        self._context.index.change_pod(change)
-        self._waker.change(change)
-        self._uninjected.change_injected(change)
-        self._pod_events.change(change)
-        self._resizer.change_pod(change)
-        if self._preemptor:
-            self._preemptor.change(change)
-        if self._scaler:
-            self._scaler.change(change)
-        if self._gates:
-            self._gates.change_pod(change)
-        self._ledgers.change_pod(change)
-        self._coverage.change_pod(change)
-        self._releaser.change_pod(change)
+        for watcher in self._pod_watchers:
+            watcher(change)
         for group in {pod.group for pod in change.sides} - {""}:
             self._statuses.enqueue_for_pods(group)
             if self._group_claims:
@@ -281,8 +307,8 @@ class Controller:
                 self._endings.queue.add(change.key)
 
     def _on_other(self, change: ObjectChange[Pod]) -> None:
-        if self._gates:
-            self._gates.change_other(change)
+        if self._placer:
+            self._placer.change_other(change)
         # Where nobody knows which devices a pod has from a device plugin, none of its node can be had.
         old, new = (_past_us(side) for side in (change.old, change.new))
         if old != new:
@@ -321,16 +347,16 @@ class Controller:
         self._quotas.change_group(change)
         if self._group_claims:
             self._group_claims.enqueue(change.key)
-        if self._gates:
-            self._gates.enqueue()
+        if self._placer:
+            self._placer.enqueue()
         if change.new:
             self._ledgers.change_group(change.new)
             self._coverage.change_group(change.new)
             self._rebinder.change_group(change.new)
 
     def _on_node(self, change: ObjectChange[Node]) -> None:
-        if self._gates:
-            self._gates.change_node(change)
+        if self._placer:
+            self._placer.change_node(change)
         if change.old and change.new and _facets(change.old) == _facets(change.new):
             return  # a heartbeat
         self._rebinder.change_node(change.key)
@@ -357,8 +383,8 @@ class Controller:
         if self._group_claims:
             for group in self._context.index.waiting_groups:
                 self._group_claims.enqueue(group)
-        if self._gates:
-            self._gates.enqueue()
+        if self._placer:
+            self._placer.enqueue()
 
     def _on_dra(self, nodes: Iterable[str]) -> None:
         for node in nodes:
@@ -373,45 +399,38 @@ class Controller:
         self._statuses.enqueue_concerned()
 
 
-class GradualSubscription:
-    """Reports each object of a mirror first as an addition, and then every change of it, as `Mirror.subscribe` does.
+@asynccontextmanager
+async def gradual_subscription(mirror: Mirror[Any], watcher: Watcher) -> AsyncIterator[None]:
+    """Reports each object first as an addition, and then every change, as `Mirror.subscribe` does, a few at a time.
 
-    A mirror reports existing objects all at once. Ten thousand would keep the event loop, which answers webhooks, for
-    half a second: here they are reported a few at a time.
+    Entered when all existing objects have been reported. A mirror reports them all at once: ten thousand would keep the
+    event loop, which answers webhooks, for half a second.
     """
+    unreported = {obj.metadata.key: None for obj in mirror.values()}  # in their order
 
-    def __init__(self, mirror: Mirror[Any], watcher: Watcher) -> None:
-        self._mirror = mirror
-        self._watcher = watcher
-        self._unreported: dict[str, None] = {}
-        """The keys of existing objects, in their order."""
+    def report(change: ObjectChange[Any]) -> None:
+        if change.key not in unreported:
+            watcher(change)
+        elif change.new is None:
+            del unreported[change.key]
 
-    async def begin(self) -> None:
-        """Returns when all existing objects have been reported."""
-        self._unreported = {obj.metadata.key: None for obj in self._mirror.values()}
-        self._mirror.subscribe(self._change)
+    mirror.subscribe(report)
+    try:
         for number in itertools.count(1):
-            if not self._unreported:
-                return
-            key = next(iter(self._unreported))
-            del self._unreported[key]
+            if not unreported:
+                break
+            key = next(iter(unreported))
+            del unreported[key]
             try:
-                self._watcher(ObjectChange(key, None, self._mirror.get(key)))
+                watcher(ObjectChange(key, None, mirror.get(key)))
             except Exception:
                 # As a mirror does: one object must not keep the leader from all others.
                 log.exception("Watcher failed on an existing object", key=key)
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
-
-    def end(self) -> None:
-        """Reports nothing more; may be called before `begin`."""
-        self._mirror.unsubscribe(self._change)
-
-    def _change(self, change: ObjectChange[Any]) -> None:
-        if change.key not in self._unreported:
-            self._watcher(change)
-        elif change.new is None:
-            del self._unreported[change.key]
+        yield
+    finally:
+        mirror.unsubscribe(report)
 
 
 def _but_for_finalizers(group: Group) -> Group:
@@ -427,7 +446,6 @@ def _past_us(pod: Pod | None) -> set[tuple[str, str]]:
 
 
 def _facets(node: Node) -> tuple[object, ...]:
-    """What of a node concerns us."""
     meta = node.metadata
     annotated = [meta.annotations.get(key) for key in contract.DEVICE_ANNOTATIONS]
     counted = shared_resources.count_devices(node), shared_resources.memory_mib(node), shared_resources.advertised(node)

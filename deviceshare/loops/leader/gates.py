@@ -8,7 +8,7 @@ counts what those have taken in memory. The claim protocol decides, whatever is 
 import asyncio
 import re
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -19,18 +19,11 @@ from deviceshare.domain.placement.node_choice import Choice, Occupancy, alike, c
 from deviceshare.domain.placement.shared_resources import capacity_patch, lacking
 from deviceshare.loops.api_objects import subject_of
 from deviceshare.loops.kinds import NODES
-from deviceshare.loops.leader.context import (
-    ControllerContext,
-    GatePlacement,
-    PodBinder,
-    UnchangedSince,
-    WaitingEvents,
-    in_pauses,
-)
+from deviceshare.loops.leader.context import ControllerContext, LeadersBinder, UnchangedSince, WaitingEvents, in_pauses
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import ApiError, NotFound, ObjectChange
 from deviceshare.loops.protocol.bind import Refused
-from deviceshare.loops.queue import Backoff, Later, Queue, RateLimit
+from deviceshare.loops.queue import Backoff, Later, RateLimit
 
 log = structlog.get_logger(__name__)
 
@@ -69,40 +62,14 @@ others of its gang are missing. Reasons of nodes follow their number, or begin w
 which to look at (kubernetes/kubernetes, `pkg/scheduler/framework/types.go`, FitError)."""
 
 
-class Gates:
-    """The reconcilers that work only where pods are placed behind scheduling gates."""
-
-    def __init__(self, context: ControllerContext, placement: GatePlacement, releaser: Releaser) -> None:
-        self._unschedulable = UnschedulablePods(context, releaser)
-        self._placer = Placer(context, placement.binds, self._unschedulable, releaser)
-        self._capacities = ShareCapacities(context, placement.share_resources)
-        parts = self._placer, self._unschedulable, self._capacities
-        self.queues: tuple[Queue[Any], ...] = tuple(part.queue for part in parts)
-        self.change_other = self._placer.change_other
-        """Takes in a change of a pod that wants nothing of deviceshare."""
-        self.enqueue = self._placer.enqueue
-        self.close = self._placer.close
-
-    def change_pod(self, change: ObjectChange[Pod]) -> None:
-        """Takes in a change of a pod that wants devices."""
-        self._placer.change(change)
-        self._unschedulable.change(change)
-
-    def change_node(self, change: ObjectChange[Node]) -> None:
-        """Takes in a change of a node, heartbeats included."""
-        self._placer.change_node(change)
-        self._capacities.change(change)
-
-
 class Placer:
     """Decides for all pods at once; its tasks are its own: `close` ends them."""
 
-    def __init__(
-        self, context: ControllerContext, binds: PodBinder, unschedulable: "UnschedulablePods", releaser: Releaser
-    ) -> None:
+    def __init__(self, context: ControllerContext, binder: LeadersBinder, releaser: Releaser) -> None:
         self._context = context
-        self._binds = binds
-        self._avoided = unschedulable.avoided
+        self._binder = binder
+        self._unschedulable = UnschedulablePods(context, releaser)
+        self._capacities = ShareCapacities(context)
         self._displaced = releaser.displaced
         self._occupancy = Occupancy()
         self._events = WaitingEvents(context, "NotPlaced")
@@ -113,10 +80,11 @@ class Placer:
         """Pods that could not be placed, by UID."""
         self._took = 0.0
         """Seconds of the last pass over all waiting pods: half of the time is left to everything else."""
-        self.queue: Queue[str] = Queue("placement", self._decide, workers=1, clock=context.clock)
+        self.queue = context.queue("placement", self._decide, workers=1)
 
-    def change(self, change: ObjectChange[Pod]) -> None:
+    def change_pod(self, change: ObjectChange[Pod]) -> None:
         """Takes in a change of a pod that wants devices."""
+        self._unschedulable.change(change)
         freed = self._occupancy.change(change.old, change.new)
         old, new = change.old, change.new
         if old and not (new and new.awaits_placement):
@@ -137,7 +105,8 @@ class Placer:
             self.queue.add(ALL, CROWD_SECONDS)
 
     def change_node(self, change: ObjectChange[Node]) -> None:
-        """Takes in a change of a node."""
+        """Takes in a change of a node, heartbeats included."""
+        self._capacities.change(change)
         old, new = change.old, change.new
         if self._context.index.gated and not (old and new and _facets(old) == _facets(new)):
             self.enqueue()
@@ -171,7 +140,7 @@ class Placer:
                 break
             try:
                 # What one was refused for holds for all that are alike: what is left only gets less in one pass.
-                avoided = self._avoided(pod)
+                avoided = self._unschedulable.avoided(pod)
                 same = alike(self._context.fleet, pod, avoided)
                 choice = refused.get(same) or await self._choose(pod, avoided)
             except Exception:
@@ -195,7 +164,7 @@ class Placer:
         request, obstacle = request_of(pod, group), pod_obstacle(pod, group, self._context.fleet.namespaces)
         if obstacle or request is None:
             return Choice("", str(obstacle or missing(pod)))
-        if group and self._displaced(group.node, group.uid, group.name):
+        if group and (group.node, group.uid, group.name) in self._displaced:
             return Choice("", f"group {group.name} is being moved off node {group.node}, where its pods did not fit")
         return await in_pauses(choose_node(self._context.fleet, self._occupancy, pod, request, avoided))
 
@@ -208,10 +177,10 @@ class Placer:
         await asyncio.sleep(0)
 
     async def _place(self, pod: Pod, node: str) -> None:
-        meta, binds = pod.metadata, self._binds
+        meta = pod.metadata
         try:
-            binds.remember(pod)
-            await binds.bind(meta.namespace, meta.name, meta.uid, node)
+            self._binder.remember(pod)
+            await self._binder.bind(meta.namespace, meta.name, meta.uid, node)
         except (Refused, ApiError) as error:
             log.warning("Refused to place pod", pod=meta.key, node=node, reason=str(error))
             self._fail(pod, f"placing it on node {node} failed: {error}")
@@ -253,9 +222,9 @@ class UnschedulablePods:
     def __init__(self, context: ControllerContext, releaser: Releaser) -> None:
         self._context = context
         self._releaser = releaser
-        self._avoided: dict[tuple[str, str], float] = {}
-        """By whom a node's refusal concerns and the node, until when."""
-        self.queue: Queue[str] = Queue("unschedulable", self._reconcile, workers=1, clock=context.clock)
+        self._unfit: Backoff[tuple[str, str]] = Backoff(context.clock, AVOID_SECONDS, forgotten=0)
+        """Whom a node's refusal concerns, and the node."""
+        self.queue = context.queue("unschedulable", self._reconcile, workers=1)
         self._since: UnchangedSince[str] = UnchangedSince(context)
         self._turns: RateLimit[str] = RateLimit(DELETIONS_A_SECOND)
         self._deleted: Backoff[str] = Backoff(context.clock, *APART_SECONDS, forgotten=FORGOTTEN_SECONDS)
@@ -269,12 +238,12 @@ class UnschedulablePods:
         if change.old and not (change.new and _refused(change.new)):
             self._events.forget(change.old)
         if change.new and change.new.spec.node_name:
-            self._avoided.pop((_subject(change.new), change.new.spec.node_name), None)
+            self._unfit.forget((_subject(change.new), change.new.spec.node_name))
 
     def avoided(self, pod: Pod) -> frozenset[str]:
         """The nodes that this pod is to be kept from now, since kube-scheduler found no place there for one like it."""
-        who, now = _subject(pod), self._context.clock()
-        return frozenset(node for (whose, node), until in self._avoided.items() if whose == who and until > now)
+        who = _subject(pod)
+        return frozenset(node for whose, node in self._unfit.left_alone() if whose == who)
 
     async def _reconcile(self, key: str) -> None:
         pod = self._context.pods.get(key)
@@ -283,11 +252,10 @@ class UnschedulablePods:
             self._turns.over(key)
             return
         since, nominated = self._since(key, pod.metadata.uid), bool(pod.status.nominated_node_name)
-        leaving, now = self._releaser.displaced(pod.node, pod.holder_uid, pod.group), self._context.clock()
-        self._avoided = {unfit: until for unfit, until in self._avoided.items() if until > now}
+        leaving = (pod.node, pod.holder_uid, pod.group) in self._releaser.displaced
         if nominated:
             self._context.wait_until(since + NOMINATED_SECONDS)
-        self._avoided[_subject(pod), pod.node] = now + AVOID_SECONDS  # Pods like it go to other nodes at once.
+        self._unfit.fail((_subject(pod), pod.node))  # Pods like it go to other nodes at once.
         if not (nominated or leaving):
             self._context.wait_until(since + UNSCHEDULABLE_SECONDS)
         if why := self._stays(pod):
@@ -338,16 +306,14 @@ class ShareCapacities:
     A kubelet sets them to 0 when its node reboots; they are advertised again then.
     """
 
-    def __init__(self, context: ControllerContext, resources: Collection[str]) -> None:
-        """`resources` are those by which pods may ask for shares."""
+    def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self._resources = resources
-        self.queue: Queue[str] = Queue("share-capacities", self._reconcile, clock=context.clock)
+        self.queue = context.queue("share-capacities", self._reconcile)
         self._written: dict[str, float] = {}
 
     def change(self, change: ObjectChange[Node]) -> None:
         """Takes in a change of a node."""
-        if change.new is None or (change.new.shared and lacking(change.new, self._resources)):
+        if change.new is None or (change.new.shared and lacking(change.new, self._context.share_resources)):
             self.queue.add(change.key)
 
     async def _reconcile(self, name: str) -> None:
@@ -355,7 +321,7 @@ class ShareCapacities:
         if node is None:
             self._written.pop(name, None)  # here, since a write of it may have been under way when it went
             return
-        if not node.shared or not (missing := lacking(node, self._resources)):
+        if not node.shared or not (missing := lacking(node, self._context.share_resources)):
             return
         if name in self._written:
             self._context.wait_until(self._written[name] + ADVERTISED_SECONDS)

@@ -17,7 +17,6 @@ from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.group_status import FALSE, TRUE
 from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.object_decoder import Condition
-from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.node_choice import barred
 from deviceshare.loops.api_objects import find, subject_of
@@ -25,7 +24,7 @@ from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.ports import ObjectChange
 from deviceshare.loops.protocol import repair
-from deviceshare.loops.queue import Queue, RateLimit
+from deviceshare.loops.queue import RateLimit
 
 log = structlog.get_logger(__name__)
 
@@ -51,8 +50,6 @@ _AT_ONCE: Final = 100
 
 
 class _GroupState(Struct):
-    """What is remembered of a group."""
-
     pods_only: bool = False
     """Whether nothing has changed since the last look but its pods."""
     written: float | None = None
@@ -78,7 +75,7 @@ class GroupStatuses:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[str] = Queue("groups", self._reconcile, workers=8, clock=context.clock)
+        self.queue = context.queue("groups", self._reconcile, workers=8)
         self._known: dict[str, _GroupState] = {}
         self._turns: RateLimit[str] = RateLimit(PODS_WRITES_A_SECOND)
         self._words: RateLimit[str] = RateLimit(WORDS_WRITES_A_SECOND)
@@ -177,7 +174,6 @@ class GroupStatuses:
         return at if known.written is None else max(known.written + PODS_SECONDS, at)
 
     def _due(self, group: Group, known: _GroupState, *, prompt: bool) -> float:
-        """When the group's status may be written."""
         if known.first_pod_awaited is not None:
             return known.first_pod_awaited + FIRST_POD_SECONDS
         due = known.unsettled + UNSETTLED_SECONDS if known.unsettled is not None else 0.0
@@ -233,11 +229,8 @@ class GroupStatuses:
         known.node = node
         known.waits_for = None if node else self._context.waits.of(group)
         known.choosy = any(pod.spec.node_selector or pod.spec.affinity for pod in pending)
-        self._warn_barred(group, known, pending)
-
-    def _warn_barred(self, group: Group, known: _GroupState, pending: list[Pod]) -> None:
-        """Records an Event for each pod that waits in vain, once."""
-        found = barred(self._context.fleet, group, pending) if known.choosy else []
+        # An Event for each pod that waits in vain, once.
+        found = barred(fleet, group, pending) if known.choosy else []
         for each in found:
             if each.pod.metadata.uid not in known.barred:
                 self._context.recorder.warn(subject_of(each.pod), "NodesRuledOut", str(each.reason))

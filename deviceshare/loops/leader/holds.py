@@ -17,7 +17,6 @@ A group's own hold has no pod of ours: its pods name it. Who releases the group 
 no pod is entered; kube-scheduler enters one before it binds it, so that of the two writes one fails.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -33,16 +32,14 @@ from deviceshare.domain.placement.node_choice import Occupancy, choose_node, in_
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import HOLDS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.leader.context import ClaimKey, ControllerContext, GroupBinder, in_pauses, own_key
+from deviceshare.loops.leader.context import ClaimKey, ControllerContext, LeadersBinder, in_pauses, own_key
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import ApiError, Conflict, NotFound, ObjectChange
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.loops.protocol.release import let_go, write_hold
-from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.queue import Backoff, Later
 
 log = structlog.get_logger(__name__)
-
-Json = holds.Json
 
 LOOK_SECONDS: Final = 5.0
 """Between two looks at a hold that isn't allocated, whose pod somebody may have deleted, or whose pod remains."""
@@ -53,21 +50,21 @@ UNFIT_SECONDS: Final = 20.0
 AVOID_SECONDS: Final = 60.0
 """For how long it avoids that node then."""
 
+UnfitNodes = Backoff[tuple[str, str]]
+"""The UIDs of groups by claim, each with a node on which kube-scheduler found no place for its pods."""
+
 
 class Holds:
     """Keyed by node, so that no two workers write one hold."""
 
-    def __init__(
-        self, context: ControllerContext, dra: DraView, releaser: Releaser, avoid: Callable[[str, str], None]
-    ) -> None:
-        """`avoid` is called with the UID of a group by claim, and the node on which none of its pods fits."""
+    def __init__(self, context: ControllerContext, dra: DraView, releaser: Releaser, unfit: UnfitNodes) -> None:
         self._context = context
         self._dra = dra
         self._releaser = releaser
-        self._avoid = avoid
+        self._unfit = unfit
         self._done: dict[str, tuple[str, float]] = {}
         """By hold, what was done last for it, and when."""
-        self.queue: Queue[str] = Queue("holds", self._reconcile, workers=8, clock=context.clock)
+        self.queue = context.queue("holds", self._reconcile, workers=8)
 
     def change_ledger(self, change: ObjectChange[NodeDevices]) -> None:
         """Enqueues the node, where DRA publishes its devices or did."""
@@ -96,8 +93,10 @@ class Holds:
                     await self._keep(hold, claim, ledger)
                 else:
                     await self._give_up(hold, claim)
-        if ledger:
-            self._enqueue_taken(ledger)
+        for uid, claimed in ledger.claims.items() if ledger else ():
+            # Groups whose devices kube-scheduler gave to others first leave the node, if no pod is there.
+            if ledger and claimed.group and holds.taken_by_others(ledger, uid):
+                self._releaser.queue.add(ClaimKey(node, uid, claimed.group))
 
     def _by_claim(self, ledger: NodeDevices | None) -> dict[str, str]:
         """The namespaces of the groups in the ledger that hand their devices over by a hold of their own, by UID."""
@@ -138,7 +137,7 @@ class Holds:
         if group is None or known != what or not self._context.index.pending[group.name]:
             self._done[claim.metadata.key] = what, now
         elif now >= since + UNFIT_SECONDS:
-            self._avoid(group.uid, held.node)
+            self._unfit.fail((group.uid, held.node))
             self._releaser.displace(*own_key(group))
 
     async def _give_up(self, held: Hold, claim: ResourceClaim) -> None:
@@ -180,17 +179,10 @@ class Holds:
             return False
         return True
 
-    async def _write(self, claim: ResourceClaim, body: Json, *, status: bool = False) -> ResourceClaim:
+    async def _write(self, claim: ResourceClaim, body: holds.Json, *, status: bool = False) -> ResourceClaim:
         written = await write_hold(self._context.cluster, claim, body, status=status)
-        if self._context.resource_claims:
-            self._context.resource_claims.put(written)
+        self._context.resource_claims.put(written)
         return written
-
-    def _enqueue_taken(self, ledger: NodeDevices) -> None:
-        """Groups whose devices kube-scheduler gave to others first leave the node, if no pod is there."""
-        for uid, claim in ledger.claims.items():
-            if claim.group and holds.taken_by_others(ledger, uid):
-                self._releaser.queue.add(ClaimKey(ledger.node, uid, claim.group))
 
 
 class GroupClaims:
@@ -200,18 +192,11 @@ class GroupClaims:
     gate (node_choice.py). Whether that has CPU left is for kube-scheduler to say. Keyed by the group's name.
     """
 
-    def __init__(self, context: ControllerContext, binder: GroupBinder) -> None:
+    def __init__(self, context: ControllerContext, binder: LeadersBinder, unfit: UnfitNodes) -> None:
         self._context = context
         self._binder = binder
-        self._left: dict[tuple[str, str], float] = {}
-        """Until when a group, by its UID, avoids a node."""
-        self.queue: Queue[str] = Queue("group-claims", self._reconcile, workers=4, clock=context.clock)
-
-    def avoid(self, uid: str, node: str) -> None:
-        """Has the group stay off the node for a while, where kube-scheduler finds no place for its pods."""
-        now = self._context.clock()
-        self._left = {key: until for key, until in self._left.items() if until > now}
-        self._left[uid, node] = now + AVOID_SECONDS
+        self._unfit = unfit
+        self.queue = context.queue("group-claims", self._reconcile, workers=4)
 
     def enqueue(self, name: str) -> None:
         """Enqueues a group by claim that pods may wait for."""
@@ -220,10 +205,10 @@ class GroupClaims:
             self.queue.add(name)
 
     async def _reconcile(self, name: str) -> None:
-        group, now = self._context.groups.get(name), self._context.clock()
+        group = self._context.groups.get(name)
         if group is None or group.metadata.unreadable or group.deleting or group.node or not group.claim:
             return
-        avoided = [node for (uid, node), until in self._left.items() if uid == group.uid and until > now]
+        avoided = [node for uid, node in self._unfit.left_alone() if uid == group.uid]
         for pod in in_turn(self._context.index.pending[name]):
             if pod.metadata.deletion_timestamp or pod_obstacle(pod, group, self._context.fleet.namespaces):
                 continue

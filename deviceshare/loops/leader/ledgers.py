@@ -5,11 +5,12 @@ node has a claim is it opened, by writing the devices (repair.fill). It has no o
 lost by force only: one that is deleted serves on until it is empty.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
 import structlog
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
@@ -26,15 +27,16 @@ from deviceshare.domain.placement import handover, shared_resources
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.inventory import Offer, take
 from deviceshare.domain.placement.join_obstacles import claimed_twice
+from deviceshare.domain.placement.replacement import covers
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find, subject_of
 from deviceshare.loops.kinds import NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
 from deviceshare.loops.ports import NotFound, ObjectChange, Subject
-from deviceshare.loops.protocol import repair
+from deviceshare.loops.protocol import holders, repair
 from deviceshare.loops.protocol.claiming import write_claims
-from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.queue import Later
 from deviceshare.loops.shared_read import SharedRead
 
 log = structlog.get_logger(__name__)
@@ -50,8 +52,6 @@ CLAIMS_SECONDS: Final = 20.0
 
 
 class _Inventory(Struct, frozen=True):
-    """What a node offers, and from what that follows."""
-
     version: str
     """The resourceVersion of the Node."""
     reported: Hardware
@@ -61,24 +61,13 @@ class _Inventory(Struct, frozen=True):
     """All that is written of the devices, but which these are and the lines that follow."""
 
 
-class _Reported(Struct):
-    """What was reported last of a node."""
-
-    faults: str = ""
-    """Why devices aren't known."""
-    allocated: set[str] = field(default_factory=set)
-    """Devices of ours that DRA allocated, too."""
-    contradicted: set[Holder] = field(default_factory=set)
-    """Whose claims contradict others'."""
-
-
 class Ledgers:
     """The reconciler of shared nodes and their NodeDevices, keyed by node name."""
 
     def __init__(self, context: ControllerContext, dra: DraView) -> None:
         self._context = context
         self._dra = dra
-        self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=8, clock=context.clock)
+        self.queue = context.queue("nodes", self._reconcile, workers=8)
         # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
         self._evidence = SharedRead(lambda _: repair.evidence(context.cluster))
         self._new_since: UnchangedSince[str] = UnchangedSince(context)
@@ -87,7 +76,10 @@ class Ledgers:
         self._inventories: dict[str, _Inventory] = {}
         self._written: dict[str, float] = {}
         self._outdated_since: dict[str, float] = {}
-        self._said: dict[str, _Reported] = {}
+        # What was reported last, by node.
+        self._faults: dict[str, str] = {}
+        self._allocated_twice: dict[str, set[str]] = {}
+        self._claimed_twice: dict[str, set[Holder]] = {}
 
     async def close(self) -> None:
         """Ends the reads under way."""
@@ -117,7 +109,9 @@ class Ledgers:
             return
         self._new_since.forget(name)
         if node is None or not node.shared:
-            self._forget(name)
+            remembered = self._inventories, self._written, self._outdated_since
+            for known in (*remembered, self._faults, self._allocated_twice, self._claimed_twice):
+                known.pop(name, None)
             if seen is not None:
                 await self._retire(seen)
             elif self._context.index.bound[name] or self._context.index.holding[name]:
@@ -149,12 +143,11 @@ class Ledgers:
             names = listed(sorted(claim.holder_name for claim in made.claims.values()))
             text = f"recreated with what groups and running pods hold: {names}"
             self._context.recorder.note(subject_of(made), "Repaired", text)
-        for holding in disputed:  # Its pods are found without a claim (coverage.py).
+        for holding in disputed:  # Its pods are found without a claim (Coverage).
             devices = listed(map(str, holding.devices))
             log.error("Left out a disputed holding", node=seen.node, holder=str(holding.holder), devices=devices)
 
     async def _restore(self, seen: NodeDevices) -> None:
-        """Writes claims that can't be read again."""
         hidden = seen.hidden_claims
         made = await repair.restore_claims(
             self._context.cluster,
@@ -194,18 +187,13 @@ class Ledgers:
                 await self._context.cluster.patch(NODE_DEVICES, seen.node, ledger.let_go_patch(seen))
             log.info("Deleted ledger", node=seen.node)
 
-    def _forget(self, name: str) -> None:
-        for known in (self._inventories, self._written, self._outdated_since, self._said):
-            known.pop(name, None)
-
     # What it says of the node's devices.
 
     async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
         inventory = self._inventory(node, seen)
-        said = self._said.setdefault(seen.node, _Reported())
-        self._report_faults(node, inventory.offer, said)
-        self._report_allocated_twice(node, seen, inventory.published, said)
-        self._report_claimed_twice(seen, said)
+        self._report_faults(node, inventory.offer)
+        self._report_allocated_twice(node, seen, inventory.published)
+        self._report_claimed_twice(seen)
         if await self._name_by_uuid(node, seen):
             return  # The change of the ledger enqueues this node again.
         decided = inventory.status == _as_written(seen.status)
@@ -278,46 +266,48 @@ class Ledgers:
 
     # What is wrong with it: logged, and recorded as Events, when it changes.
 
-    def _report_faults(self, node: Node, offer: Offer, said: _Reported) -> None:
+    def _report_faults(self, node: Node, offer: Offer) -> None:
         """Why devices of the node aren't offered, or aren't known."""
         name, faults = node.metadata.name, [*map(str, offer.faults), *map(str, offer.untold)]
         if not offer.devices and not offer.withheld and not faults:
             annotate = f"kubectl annotate node {name} {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
             cures = f"start its device plugin or deviceshare's agent there, or name what it has: {annotate}"
             faults = [f"the node is shared but has no devices: {cures}"]
-        before, said.faults = said.faults, "; ".join(faults)
-        if said.faults not in ("", before):
-            log.warning("Found faults in inventory of node", node=name, faults=said.faults)
-            self._context.recorder.warn(subject_of(node), "DevicesUnknown", said.faults)
+        before, now = self._faults.get(name, ""), "; ".join(faults)
+        self._faults[name] = now
+        if now not in ("", before):
+            log.warning("Found faults in inventory of node", node=name, faults=now)
+            self._context.recorder.warn(subject_of(node), "DevicesUnknown", now)
 
-    def _report_allocated_twice(self, node: Node, seen: NodeDevices, published: Publication, said: _Reported) -> None:
+    def _report_allocated_twice(self, node: Node, seen: NodeDevices, published: Publication) -> None:
         """Devices of groups and shares that DRA allocated to ResourceClaims, too."""
-        if not published.claims and not said.allocated:
+        before = self._allocated_twice.get(seen.node, set())
+        if not published.claims and not before:
             return
         states = device_states(replace(seen, status=replace(seen.status, published=published)))
         twice = [each for each in states if each.holders and each.resource_claim]
         if published.held is not None:  # What isn't held yet is nobody's before a pod has it: its holder leaves it.
             twice = [each for each in twice if any(map(self._context.fleet.pods, each.holders))]
         found = {f"{each.device}: {each.resource_claim}" for each in twice}
-        if devices := "; ".join(sorted(found - said.allocated)):
+        if devices := "; ".join(sorted(found - before)):
             log.error("Found devices that DRA allocated, too", node=seen.node, devices=devices)
             text = f"DRA allocated devices that groups or shares have ({devices}): delete the pods of one of them"
             text = f"{text}, and keep DRA from these devices"
             self._context.recorder.warn(subject_of(node), "DevicesGivenAway", text)
-        said.allocated = found
+        self._allocated_twice[seen.node] = found
 
-    def _report_claimed_twice(self, seen: NodeDevices, said: _Reported) -> None:
+    def _report_claimed_twice(self, seen: NodeDevices) -> None:
         """The claims that mean one device; a group's condition says so, too, and has Events of its own."""
         states = self._context.fleet.states(seen.node)
         found = {holder for state in states for holder in state.claimed_twice}
-        for holder in sorted(found - said.contradicted):
+        for holder in sorted(found - self._claimed_twice.get(seen.node, set())):
             reason = str(claimed_twice(states, holder))
             log.error("Found devices that are claimed twice", node=seen.node, holder=str(holder), reason=reason)
             if holder.kind == POD:
                 namespace, _, name = holder.name.partition("/")
                 subject = Subject(PODS, name, namespace, holder.uid)
                 self._context.recorder.warn(subject, ReasonKind.CLAIMED_TWICE, reason)
-        said.contradicted = found
+        self._claimed_twice[seen.node] = found
 
 
 def _as_written(status: LedgerStatus) -> LedgerStatus:
@@ -330,3 +320,134 @@ def _as_written(status: LedgerStatus) -> LedgerStatus:
         for_groups=sorted(status.for_groups),
         published=status.published,
     )
+
+
+# The reconciler of nodes whose claims don't cover what runs there: claims that, or reports it (claims.md, repair).
+# It happens when a ledger is edited by hand, or when evidence contradicted itself as a ledger was filled. A device must
+# never be allocated while a pod uses it, so what is free is claimed; the rest is for a person to decide.
+
+COVER_SECONDS: Final = 1.0
+"""Between the change that shows a pod without a claim and the look at its node: the mirror of ledgers may be behind."""
+LOOK_SECONDS: Final = 1.5
+"""The same for a bound group without one."""
+
+
+class Coverage:
+    """Keyed by node. Only what a change may have uncovered is looked at."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self.queue = context.queue("coverage", self._check, workers=8)
+        self._reported: dict[str, set[str]] = {}
+        """By node, the UIDs of pods already reported."""
+
+    def change_pod(self, change: ObjectChange[Pod]) -> None:
+        """Enqueues the node of a pod that no claim covers, or that was reported."""
+        for pod in change.sides if self._reported else ():
+            if pod.metadata.uid in self._reported.get(pod.node, ()):
+                self.queue.add(pod.node)
+        new = change.new
+        ledger = self._context.ledgers.get(new.node) if new else None
+        if new and ledger and _by_right(new) and not _covered(new, ledger):
+            self.queue.add(new.node, COVER_SECONDS)
+
+    def change_group(self, group: Group) -> None:
+        """Enqueues the node of a bound group whose claim seems to be missing."""
+        ledger = self._context.ledgers.get(group.node)
+        if ledger and group.uid not in ledger.claims:
+            self.queue.add(group.node, LOOK_SECONDS)
+
+    def change_ledger(self, change: ObjectChange[NodeDevices]) -> None:
+        """Enqueues a node some of whose claims changed or went, or whose devices have other names."""
+        old, new = change.old, change.new
+        if not (old and new) or change.key in self._reported or _told(old) != _told(new):
+            self.queue.add(change.key)
+        elif any(new.claims.get(uid) != claim for uid, claim in old.claims.items()):
+            self.queue.add(change.key)  # Mostly claims were added, if anything.
+
+    async def _check(self, node: str) -> None:
+        """Claims what live pods and bound groups of the node hold without a claim, and reports what can't be claimed.
+
+        Raises:
+            Conflict: another writer changed the ledger; retry.
+            ApiError: a request failed; retry.
+        """
+        ledger, holding = self._context.ledgers.get(node), self._context.index.holding[node]
+        if ledger is None:
+            self._remember(node, [pod for pod in holding if pod.metadata.uid in self._reported.get(node, ())])
+            return
+        meta = ledger.metadata
+        if not ledger.filled or meta.unreadable or (meta.deletion_timestamp and not ledger.claims):
+            return
+        if not (_uncovered(holding, ledger) or self._unclaimed(ledger)):
+            self._remember(node, [])
+            return
+        # The ledger first: a pod bound after it was read has a claim that makes our write fail.
+        ledger = await find(self._context.cluster, NODE_DEVICES, node)
+        if ledger is None:
+            return
+        self._context.ledgers.put(ledger)
+        groups = [await holders.read_group(self._context.cluster, group.holder) for group in self._unclaimed(ledger)]
+        pods = await self._context.cluster.list(PODS, label_selector=contract.GROUP)
+        here = [pod for pod in pods if pod.node == node and _by_right(pod)]
+        uncovered = _uncovered(here, ledger)
+        using = {pod.holder_uid for pod in uncovered if pod.group} | {pod.share_uid for pod in uncovered if pod.shares}
+        bound = {group.uid: group for group in groups if group and group.node == node}
+        for uid in sorted((using | bound.keys()) - ledger.claims.keys()):
+            mine = [pod for pod in here if uid in (pod.holder_uid, pod.share_uid)]
+            if await repair.cover(self._context.cluster, ledger, mine, uid, bound.get(uid)):
+                log.warning("Claimed devices that had no claim", node=node, uid=uid)
+                self.queue.add(node, COVER_SECONDS)
+                return
+        self._remember(node, uncovered)
+
+    def _unclaimed(self, ledger: NodeDevices) -> list[Group]:
+        """The groups that the mirror shows bound there, and whose claim is missing."""
+        bound = self._context.index.bound[ledger.node]
+        return [group for group in bound if group.uid not in ledger.claims and not group.metadata.unreadable]
+
+    def _remember(self, node: str, uncovered: list[Pod]) -> None:
+        before = self._reported.get(node, set())
+        now = {pod.metadata.uid for pod in uncovered}
+        if before == now:
+            return
+        for pod in uncovered:
+            if pod.metadata.uid not in before:
+                self._report(pod)
+        self._reported[node] = now
+        if not now:
+            del self._reported[node]
+        self._context.on_uncovered(sum(map(len, self._reported.values())))
+
+    def _report(self, pod: Pod) -> None:
+        devices = listed(map(str, pod.devices))
+        log.error("Found a pod with devices that others hold", pod=pod.metadata.key, node=pod.node, devices=devices)
+        message = (
+            f"the pod uses {devices} of node {pod.node}, for which it has no claim there, and others may get them:"
+            f" delete the pod; kubectl get ndev {pod.node} shows who holds what"
+        )
+        self._context.recorder.warn(subject_of(pod), "DevicesNotHeld", message)
+
+
+def _told(ledger: NodeDevices) -> tuple[object, ...]:
+    return ledger.filled, ledger.status, ledger.metadata.unreadable
+
+
+def _by_right(pod: Pod) -> bool:
+    return pod.lives and bool(pod.holder_uid) and not pod.impostor
+
+
+def _uncovered(pods: Iterable[Pod], ledger: NodeDevices) -> list[Pod]:
+    return [pod for pod in pods if not _covered(pod, ledger)]
+
+
+def _covered(pod: Pod, ledger: NodeDevices) -> bool:
+    """Whether the claims of its group and of its share reserve what it received."""
+    if pod.group and (received := pod.received):
+        claim = ledger.claims.get(pod.holder_uid)
+        if claim is None or not covers(ledger, claim, received):
+            return False
+    if shares := pod.shares:
+        claim = ledger.claims.get(pod.share_uid)
+        return claim is not None and covers(ledger, claim, (share.device for share in shares))
+    return True

@@ -1,4 +1,4 @@
-"""The reconciler of rebinds: replaces devices of claims, updates pods, releases what they had (claims.md, rebind).
+"""The reconcilers that change claims: by rebinds, which replace devices (claims.md, rebind), and by resizes.
 
 The protocol (protocol/rebind.py) is safe whoever begins it, and whenever. Here the mirrors only say when it is worth
 the requests: a group, or a pod with a share, whose request has no answer; a pod whose annotations differ from its
@@ -11,21 +11,25 @@ from typing import Final
 
 import structlog
 
+from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import parts_text
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, claim_patch
 from deviceshare.domain.objects.nodes import rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import current
 from deviceshare.domain.placement.replacement import by_cdi, pod_changes, still_held
-from deviceshare.loops.api_objects import subject_of
+from deviceshare.domain.placement.resizing import counts_shares, judge
+from deviceshare.loops.api_objects import find, subject_of
+from deviceshare.loops.kinds import NODE_DEVICES, PODS, RESOURCE_QUOTAS
 from deviceshare.loops.leader.context import ClaimKey, ControllerContext, UnchangedSince, own_key
-from deviceshare.loops.ports import ApiError, ObjectChange, Unavailable
+from deviceshare.loops.ports import ApiError, Forbidden, ObjectChange, Unavailable
 from deviceshare.loops.protocol import rebind as protocol
 from deviceshare.loops.protocol.bind import BIND_SECONDS
+from deviceshare.loops.protocol.claiming import write_claims
+from deviceshare.loops.protocol.holders import OnUnwritable, ignore
 from deviceshare.loops.protocol.rebind import Answer
-from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +46,7 @@ class Rebinder:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[ClaimKey] = Queue("rebinds", self._reconcile, workers=4, clock=context.clock)
+        self.queue = context.queue("rebinds", self._reconcile, workers=4)
         self._unchanged_since: UnchangedSince[ClaimKey] = UnchangedSince(context)
 
     # What enqueues a claim.
@@ -79,7 +83,6 @@ class Rebinder:
                 self.queue.add(ClaimKey(ledger.node, uid, claim.holder_name), after)
 
     def _holder(self, uid: str, claim: Claim) -> Group | Pod | None:
-        """The holder of the claim, as the mirror shows it."""
         found = self._context.pods.get(claim.pod) if claim.pod else self._context.groups.get(claim.group)
         return found if found is not None and found.metadata.uid == uid else None
 
@@ -94,7 +97,10 @@ class Rebinder:
         since, holder = self._unchanged_since(key, claim), self._holder(key.uid, claim)
         holding = self._context.index.holding[key.node]
         mine = [pod for pod in holding if key.uid in (pod.holder_uid, pod.share_uid)]
-        if holder and protocol.awaits(holder, ledger, claim) and not self._rebooted(ledger):
+        node = self._context.fleet.node(key.node)
+        # After a reboot the indices may have changed; what the agent, or the node, says next enqueues each claim again.
+        sure = node is None or not rebooted(node, ledger.hardware)
+        if holder and protocol.awaits(holder, ledger, claim) and sure:
             if claim.pod and claim.rebound:
                 self._context.wait_until(since + AGAIN_SECONDS)
             who, opaque = claim.holder(key.uid), self._context.fleet.opaque
@@ -107,24 +113,12 @@ class Rebinder:
             await self._release(key)
         # What any of these wrote is a change of the claim or of pods, which enqueues it again.
 
-    def _rebooted(self, ledger: NodeDevices) -> bool:
-        """Whether the indices may have changed; what the agent, or the node, says next enqueues each claim again."""
-        node = self._context.fleet.node(ledger.node)
-        return node is not None and rebooted(node, ledger.hardware)
-
     async def _update(self, key: ClaimKey, claim: Claim, pods: list[Pod]) -> None:
         def refused(pod: Pod, why: ApiError) -> None:
             self._context.report_unwritable(pod, why)
             self.queue.add(key, REFUSED_SECONDS)
 
-        try:
-            # Within the time of a bind: who recreates a lost ledger waits that long for both.
-            async with asyncio.timeout(BIND_SECONDS):
-                cluster, holds_in = self._context.cluster, self._context.holds_namespace
-                changed = await protocol.update_pods(cluster, key.node, key.uid, pods, refused, holds_in=holds_in)
-        except TimeoutError:
-            raise Unavailable(f"updating pods on node {key.node} took longer than {BIND_SECONDS:g} s") from None
-        for pod in changed:
+        for pod in await _update_pods(self._context, key.node, key.uid, pods, refused):
             self._context.pods.put(pod)
             self._report_update(pod, claim)
 
@@ -139,7 +133,6 @@ class Rebinder:
     # What is said.
 
     def _report_answer(self, answer: Answer) -> None:
-        """Logs and notes the answer to a request."""
         asked, node, verdict = answer.asked, answer.ledger.node, answer.verdict
         holder, subject, gone = str(answer.holder), subject_of(asked), described(verdict.broken)
         if verdict.obstacle:
@@ -189,3 +182,101 @@ def _rebound(answer: Answer) -> str:
     moved = f", with the shares of {shares} pod{'s' * (shares > 1)}" if shares else ""
     until = f"{gone} stays reserved until the pods that had it have ended"
     return f"now holds {described(verdict.devices)} on node {node}{moved}; {when}; {until}"
+
+
+# Claims of the size that a pod's annotation asks for (claims.md, resize).
+
+QUOTA: Final = (
+    "asks for more than its limits say, and a ResourceQuota of its namespace counts shares by these: recreate it with"
+    " larger limits"
+)
+
+
+class Resizer:
+    """Claims first, then the pod's annotation: the agent's limit follows what both say, and the lesser of the two."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self.queue = context.queue("resizes", self._reconcile, workers=2)
+        self._asking: dict[str, set[str]] = {}
+        """By node, the pods whose annotation asks for a size."""
+        self._said: dict[str, str] = {}
+
+    def change_pod(self, change: ObjectChange[Pod]) -> None:
+        """Enqueues a pod that asks for a size."""
+        old, new = change.old, change.new
+        asks = new is not None and contract.RESIZE in new.metadata.annotations and new.lives
+        if old and self._asking and old.node in self._asking and not asks:
+            self._asking[old.node].discard(change.key)
+            self._said.pop(change.key, None)
+        if new and asks and new.node:
+            self._asking.setdefault(new.node, set()).add(change.key)
+            self.queue.add(change.key)
+
+    def change_ledger(self, node: str) -> None:
+        """Enqueues the node's pods that ask: room may have come, or a report."""
+        for key in self._asking.get(node, ()):
+            self.queue.add(key)
+
+    async def _reconcile(self, key: str) -> None:
+        pod = self._context.pods.get(key)
+        if pod is None or contract.RESIZE not in pod.metadata.annotations or not pod.lives or pod.impostor:
+            return
+        known = self._context.fleet.ledger(pod.node)
+        claim = known.claims.get(pod.metadata.uid) if known else None
+        if known is None or claim is None or known.metadata.unreadable:
+            return
+        if pod_changes(pod, known, claim):
+            await self._update(pod)
+            return
+        found = judge(known, pod)
+        if found.obstacle:
+            self._say(pod, found.obstacle)
+        elif found.claim:
+            await self._claim(pod)
+
+    async def _update(self, pod: Pod) -> None:
+        for changed in await _update_pods(self._context, pod.node, pod.metadata.uid, [pod]):
+            self._context.pods.put(changed)
+            has = parts_text(current(changed.shares))
+            log.info("Resized share", pod=pod.metadata.key, node=pod.node, devices=has)
+            self._context.recorder.note(subject_of(changed), "Resized", f"its share is now {has}")
+
+    async def _claim(self, pod: Pod) -> None:
+        """Decides by the pod and the ledger as they are, and by that ledger's version alone."""
+        fresh = await find(self._context.cluster, PODS, pod.metadata.name, pod.metadata.namespace)
+        seen = await find(self._context.cluster, NODE_DEVICES, pod.node)
+        if fresh is None or seen is None or fresh.metadata.uid != pod.metadata.uid:
+            return
+        found = judge(seen, fresh)
+        if found.claim and found.uncounted and await self._is_counted(pod.metadata.namespace):
+            self._say(pod, QUOTA)
+        elif found.claim:
+            patch = claim_patch(seen, pod.metadata.uid, found.claim)
+            self._context.ledgers.put(await write_claims(self._context.cluster, seen, patch))
+
+    async def _is_counted(self, namespace: str) -> bool:
+        """Whether a ResourceQuota counts shares of the namespace, by pods' limits, which can't be changed."""
+        try:
+            quotas = await self._context.cluster.list(RESOURCE_QUOTAS, namespace=namespace)
+        except Forbidden:
+            return True
+        return any(counts_shares(each.spec.hard) for each in quotas)
+
+    def _say(self, pod: Pod, text: str) -> None:
+        said = f"{pod.metadata.uid} {pod.metadata.annotations[contract.RESIZE]} {text}"
+        if self._said.get(pod.metadata.key) != said:
+            self._said[pod.metadata.key] = said
+            self._context.recorder.warn(subject_of(pod), "ResizeWaits", f"it {text}")
+
+
+async def _update_pods(
+    context: ControllerContext, node: str, uid: str, pods: list[Pod], refused: OnUnwritable = ignore
+) -> list[Pod]:
+    """Within the time of a bind: who recreates a lost ledger waits that long for both."""
+    try:
+        async with asyncio.timeout(BIND_SECONDS):
+            holds_in = context.holds_namespace
+            return await protocol.update_pods(context.cluster, node, uid, pods, refused, holds_in=holds_in)
+    except TimeoutError:
+        raise Unavailable(f"updating pods on node {node} took longer than {BIND_SECONDS:g} s") from None

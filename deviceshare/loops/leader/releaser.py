@@ -9,7 +9,7 @@ mirrors say here. What is decided here is only when that is worth the requests.
 | deleted    | it bears our finalizer, and no pod uses it          | whether one does       | Event Deleted       |
 | preempted  | a pod of higher priority is to have its devices     | who could join         | Preempted, condition|
 | displaced  | kube-scheduler has no place there for its pods      |                        | Event LeftNode      |
-| no devices | others have the devices that it had (coverage.py)   |                        | that, condition     |
+| no devices | others have the devices that it had (Coverage)      |                        | that, condition     |
 | node lost  | its policy is Move, and no pod of it is there       | both                   | that, condition     |
 | cordoned   | so is its node, and a pod of it waits for another   | that                   | that, condition     |
 | not held   | DRA gave its devices to others before its pods had  |                        | that, condition     |
@@ -45,7 +45,7 @@ from deviceshare.loops.ports import NotFound, ObjectChange
 from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.bind import BIND_SECONDS
 from deviceshare.loops.protocol.release import Cause, Outcome, end_hold, release
-from deviceshare.loops.queue import Backoff, Later, Queue
+from deviceshare.loops.queue import Backoff, Later
 
 log = structlog.get_logger(__name__)
 
@@ -66,8 +66,6 @@ GIVE_UP_SECONDS: Final = 90.0
 
 
 class _Leave(NamedTuple):
-    """A group is to leave its node now."""
-
     why: str
     """The cause's name in the table."""
     event: str
@@ -82,9 +80,7 @@ class Releaser:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         # One claim of a node after the other: each release writes the ledger twice and would fail beside another.
-        self.queue: Queue[ClaimKey] = Queue(
-            "claims", self._reconcile, workers=8, lane=lambda key: key.node or key.uid, clock=context.clock
-        )
+        self.queue = context.queue("claims", self._reconcile, workers=8, lane=lambda key: key.node or key.uid)
         self._claims: dict[str, set[ClaimKey]] = {}
         """By the name of the holder."""
         self._unbound_since: UnchangedSince[ClaimKey] = UnchangedSince(context)
@@ -93,20 +89,10 @@ class Releaser:
         """Those of which was said that pods keep them."""
         self._stayed: Backoff[ClaimKey] = Backoff(context.clock, *STAYED_SECONDS, forgotten=STAYED_SECONDS[-1])
         """Groups that were found to be in use after all. That one stays writes it, which enqueues it again."""
-        self._displaced: dict[ClaimKey, float] = {}
-        """Since when."""
+        self.displaced: dict[ClaimKey, float] = {}
+        """Groups that are about to leave the node, since kube-scheduler found no place for their pods; since when."""
         self._preempted: dict[ClaimKey, tuple[str, float]] = {}
         """For whom an idle group's devices are wanted, the end of a sentence, and since when."""
-        self._causes = (
-            self._deleted,
-            self._preempted_idle,
-            self._without_place,
-            self._without_devices,
-            self._on_lost_node,
-            self._on_cordoned_node,
-            self._taken_by_others,
-            self._idle,
-        )
 
     # What enqueues a claim.
 
@@ -152,7 +138,7 @@ class Releaser:
     def displace(self, node: str, uid: str, group: str) -> None:
         """Has a group leave the node, where kube-scheduler found no place for its pods."""
         key = ClaimKey(node, uid, group)
-        self._displaced.setdefault(key, self._context.clock())
+        self.displaced.setdefault(key, self._context.clock())
         self.queue.add(key, DISPLACED_SECONDS)
 
     def retry(self, key: ClaimKey) -> None:
@@ -160,15 +146,10 @@ class Releaser:
         self._stayed.forget(key)
         self.queue.add(key)
 
-    def preempt(self, node: str, uid: str, group: str, why: str) -> None:
+    def preempt(self, key: ClaimKey, why: str) -> None:
         """Has a group that no pod uses leave its node, so that a pod of higher priority gets its devices."""
-        key = ClaimKey(node, uid, group)
         self._preempted.setdefault(key, (why, self._context.clock()))
         self.queue.add(key)
-
-    def displaced(self, node: str, uid: str, group: str) -> bool:
-        """Whether the group is about to leave the node, since kube-scheduler found no place for its pods."""
-        return ClaimKey(node, uid, group) in self._displaced
 
     def _enqueue_holder(self, name: str) -> None:
         for key in self._claims.get(name, ()):
@@ -228,7 +209,7 @@ class Releaser:
             message = f"released {listed(map(str, sorted(claim.devices)))} of {holder}"
             self._context.recorder.note(subject_of(ledger), "Released", message)
         if leave and group:
-            self._displaced.pop(key, None)
+            self.displaced.pop(key, None)
             self._stayed.forget(key)
             if outcome is Outcome.LEFT:
                 log.info("Released group", group=group.name, node=group.node, cause=leave.why)
@@ -239,8 +220,8 @@ class Releaser:
 
     async def _end_hold(self, uid: str, of: Claim) -> bool:
         """Whether no pod can join by the group's ResourceClaim any more. Others may bear its marks, not our entry."""
-        claims, group = self._context.resource_claims if of.group else None, self._context.groups.get(of.group)
-        named = [each for each in claims.values() if each.metadata.name == claim_name(uid)] if claims else []
+        claims, group = self._context.resource_claims.values() if of.group else (), self._context.groups.get(of.group)
+        named = [each for each in claims if each.metadata.name == claim_name(uid)]
         mine = [c for c in named if hold_of(c, "") and (is_kept(c) or (group and c.metadata.key == group.claim))]
         return all([await end_hold(self._context.cluster, each) for each in mine])
 
@@ -249,7 +230,7 @@ class Releaser:
         self._marked_since.forget(key)
         self._in_use.discard(key)
         self._stayed.forget(key)
-        self._displaced.pop(key, None)
+        self.displaced.pop(key, None)
         self._preempted.pop(key, None)
 
     def _report_use(self, key: ClaimKey, claim: Claim) -> None:
@@ -309,23 +290,28 @@ class Releaser:
         group = self._context.groups.get(key.name)
         return group if group and group.uid == key.uid else None
 
-    # The causes, in the order in which they are asked.
+    # The causes.
 
     async def _cause(self, key: ClaimKey, group: Group, claim: Claim) -> _Leave | None:
-        """Why the group is to leave its node now, or None."""
         if (rest := self._stayed.until(key) - self._context.clock()) > 0:
             self.queue.add(key, rest)
             return None
-        for cause in self._causes:
-            if leave := await cause(key, group, claim):
-                return leave
-        return None
+        return (
+            self._deleted(group)
+            or self._preempted_idle(key, group)
+            or self._without_place(key, group)
+            or self._without_devices(group, claim)
+            or await self._on_lost_node(key, group)
+            or self._on_cordoned_node(key, group)
+            or self._taken_by_others(group)
+            or self._idle(key, group)
+        )
 
-    async def _deleted(self, _key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
+    def _deleted(self, group: Group) -> _Leave | None:
         """The Event is recorded when the finalizer goes."""
         return _Leave("deleted", "", "", Cause(_used)) if self._context.is_over(group) else None
 
-    async def _preempted_idle(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
+    def _preempted_idle(self, key: ClaimKey, group: Group) -> _Leave | None:
         """It stays if a pod uses it after all, or waits for it."""
         why, began = self._preempted.get(key, ("", 0.0))
         used = self._context.fleet.pods(group.uid) or self._wanted(group, self._context.index.pending[group.name])
@@ -336,25 +322,25 @@ class Releaser:
         cause = Cause(self._wanted, _saying(Reason(ReasonKind.RELEASED, text)))
         return _Leave("preempted", "Preempted", text, cause)
 
-    async def _without_place(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
+    def _without_place(self, key: ClaimKey, group: Group) -> _Leave | None:
         """While a group is displaced, none of its pods is placed. It stays if one is bound after all, or they stay."""
-        began = self._displaced.get(key)
+        began = self.displaced.get(key)
         if began is None:
             return None
         mine = [pod for pod in self._context.index.named[group.name] if pod.holds(key.uid, key.node)]
         if self._context.clock() > began + GIVE_UP_SECONDS or any(pod.spec.node_name for pod in mine):
-            del self._displaced[key]
+            del self.displaced[key]
             return None
         self.queue.add(key, DISPLACED_SECONDS)
         text = f"left node {key.node}, where kube-scheduler found no place for its pods"
         return None if mine else _Leave("displaced", "LeftNode", text)
 
-    async def _without_devices(self, _key: ClaimKey, group: Group, claim: Claim) -> _Leave | None:
+    def _without_devices(self, group: Group, claim: Claim) -> _Leave | None:
         text = f"left node {group.node}, where others have the devices that it had"
         cause = Cause(status=_saying(Reason(ReasonKind.RELEASED, text)))
         return _Leave("no devices", "LeftNode", text, cause) if not claim.devices else None
 
-    async def _on_lost_node(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
+    async def _on_lost_node(self, key: ClaimKey, group: Group) -> _Leave | None:
         """The mirror holds shared nodes only, and may be behind: the node is read from the API server each time.
 
         One that comes back meanwhile is safe, since nobody can join by a marked claim.
@@ -370,7 +356,7 @@ class Releaser:
             self.queue.add(key, LOOK_SECONDS)
         return None
 
-    async def _on_cordoned_node(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
+    def _on_cordoned_node(self, key: ClaimKey, group: Group) -> _Leave | None:
         if not self._leaves_cordoned(group, pending := self._context.index.pending[group.name]):
             home = self._context.fleet.node(group.node)
             if pending and home and home.spec.unschedulable:
@@ -383,7 +369,7 @@ class Releaser:
     def _leaves_cordoned(self, group: Group, pods: Iterable[Pod]) -> bool:
         return leaves_cordoned(self._context.fleet, group, pods)
 
-    async def _taken_by_others(self, _key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
+    def _taken_by_others(self, group: Group) -> _Leave | None:
         ledger = self._context.fleet.ledger(group.node)
         taken = taken_by_others(ledger, group.uid) if ledger else ""
         if not taken or self._context.fleet.pods(group.uid):
@@ -392,7 +378,7 @@ class Releaser:
         cause = Cause(status=_saying(Reason(ReasonKind.RELEASED, text)))
         return _Leave("not held", "LeftNode", text, cause)
 
-    async def _idle(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
+    def _idle(self, key: ClaimKey, group: Group) -> _Leave | None:
         """How long is read from `status.idleSince`, so that it doesn't start again with each leader."""
         after = self._release_seconds(group)
         if after is None or self._context.fleet.pods(group.uid):

@@ -19,7 +19,7 @@ from deviceshare.loops.api_objects import find, subject_of
 from deviceshare.loops.kinds import JOBS
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince, WaitingEvents
 from deviceshare.loops.ports import Forbidden, Kind, ObjectChange, Subject
-from deviceshare.loops.queue import Backoff, Later, Queue, RateLimit
+from deviceshare.loops.queue import Backoff, Later, RateLimit
 
 log = structlog.get_logger(__name__)
 
@@ -43,19 +43,15 @@ retried only where they are told to."""
 _WHY: Final = "deviceshare's admission was not called when the pod was created, so its containers could get no devices"
 
 
-def uninjected(dialects: frozenset[str]) -> Callable[[Pod], bool]:
-    """Which pods without deviceshare's label should have got it at their creation.
+def uninjected(dialects: frozenset[str], pod: Pod) -> bool:
+    """Whether a pod without deviceshare's label should have got it at its creation.
 
     `dialects`: the other systems whose resources are served here.
     """
-
-    def judge(pod: Pod) -> bool:
-        meta = pod.metadata
-        # In namespaces that admission leaves out the next pod would be no other. A pod with a node may run: whoever may
-        # change it may have annotated it since.
-        return not (pod.left_out or pod.spec.node_name) and concerns(meta.labels, meta.annotations, pod.share, dialects)
-
-    return judge
+    meta = pod.metadata
+    # In namespaces that admission leaves out the next pod would be no other. A pod with a node may run: whoever may
+    # change it may have annotated it since.
+    return not (pod.left_out or pod.spec.node_name) and concerns(meta.labels, meta.annotations, pod.share, dialects)
 
 
 class UninjectedPods:
@@ -63,7 +59,7 @@ class UninjectedPods:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[str] = Queue("uninjected", self._reconcile, workers=1, clock=context.clock)
+        self.queue = context.queue("uninjected", self._reconcile, workers=1)
         self._since: UnchangedSince[str] = UnchangedSince(context)
         self._turns: RateLimit[str] = RateLimit(DELETIONS_A_SECOND)
         """Of namespaces: one with a thousand such pods has one turn at a time, as all others have."""
@@ -71,9 +67,6 @@ class UninjectedPods:
         self._events = WaitingEvents(context, REASON)
         self._failures: dict[str, int] = {}
         """How many pods of a Job have failed, by its UID, our deletions among them; the last asked about last."""
-
-    def _pods(self) -> list[Pod]:
-        return list(self._context.uninjected.values()) if self._context.uninjected else []
 
     def change(self, change: ObjectChange[Pod]) -> None:
         """Takes in a change of an uninjected pod without a node."""
@@ -88,12 +81,12 @@ class UninjectedPods:
         if change.old is None and change.new and self._recreations.unproven and change.new.injected:
             owner = change.new.metadata.controller
             self._recreations.prove(owner.uid if owner else "")
-            for pod in self._pods():
+            for pod in self._context.uninjected.values():
                 self.queue.add(pod.metadata.key)
 
     def enqueue_namespace(self, name: str) -> None:
         """Enqueues the pods of a namespace that admission may select by now."""
-        for pod in self._pods():
+        for pod in self._context.uninjected.values():
             if pod.metadata.namespace == name:
                 self.queue.add(pod.metadata.key)
 
@@ -101,15 +94,15 @@ class UninjectedPods:
         """Whether admission selects the namespace by its labels, as far as they are known."""
         if self._context.namespace_selector == EVERYTHING:
             return True
-        found = self._context.namespaces.get(namespace) if self._context.namespaces else None
+        found = self._context.namespaces.get(namespace)
         return found is not None and found.labels is not None and self._context.namespace_selector.matches(found.labels)
 
     async def _reconcile(self, key: str) -> None:
-        pod = self._context.uninjected.get(key) if self._context.uninjected else None
+        pod = self._context.uninjected.get(key)
         namespace = key.partition("/")[0]
         if pod is None:
             self._since.forget(key)
-            if namespace not in {each.metadata.namespace for each in self._pods()}:
+            if namespace not in {each.metadata.namespace for each in self._context.uninjected.values()}:
                 self._turns.over(namespace)
             return
         owner = pod.metadata.controller
@@ -118,7 +111,12 @@ class UninjectedPods:
         seen = self._since(key, pod.metadata.uid)
         due = self._recreations.due(namespace, owner.uid, seen)
         if math.isinf(due):
-            self._leave(pod, owner, _given_up(pod, owner))
+            why = (
+                f"{_WHY}; {MOST_ROUNDS} times deviceshare deleted such pods for {owner.kind} {owner.name} to recreate,"
+                f" and it leaves this one: see why admission isn't called for pods of namespace {namespace}"
+                " (deviceshare doctor), then delete the pod"
+            )
+            self._leave(pod, owner, why)
             raise Later(FORGOTTEN_SECONDS)
         self._context.wait_until(due)
         self._context.wait_until(self._turns.at(namespace, self._context.clock()))
@@ -129,7 +127,7 @@ class UninjectedPods:
         await self._delete(pod, owner, seen)
 
     def _leave(self, pod: Pod, owner: OwnerReference, why: str) -> None:
-        seen = self._context.uninjected.get(pod.metadata.key) if self._context.uninjected else None
+        seen = self._context.uninjected.get(pod.metadata.key)
         if seen is None or seen.metadata.uid != pod.metadata.uid:
             return  # It went meanwhile, and nothing would end what is remembered of it.
         log.warning("Left uninjected pod", pod=pod.metadata.key, controller=f"{owner.kind} {owner.name}", reason=why)
@@ -176,14 +174,6 @@ class UninjectedPods:
         group = self._context.groups.get(pod.group) if pod.group else None
         for subject in [*subjects, subject_of(group)] if group else subjects:
             self._context.recorder.warn(subject, REASON, said)
-
-
-def _given_up(pod: Pod, owner: OwnerReference) -> str:
-    return (
-        f"{_WHY}; {MOST_ROUNDS} times deviceshare deleted such pods for {owner.kind} {owner.name} to recreate, and it"
-        f" leaves this one: see why admission isn't called for pods of namespace {pod.metadata.namespace} (deviceshare"
-        " doctor), then delete the pod"
-    )
 
 
 class _Rounds(NamedTuple):

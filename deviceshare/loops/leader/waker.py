@@ -37,7 +37,7 @@ from deviceshare.loops.api_objects import annotate
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.ports import ApiError, Conflict, ObjectChange
 from deviceshare.loops.protocol.holders import REFUSALS
-from deviceshare.loops.queue import Backoff, Queue
+from deviceshare.loops.queue import Backoff
 
 log = structlog.get_logger(__name__)
 
@@ -85,9 +85,8 @@ class Waker:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self._deciding: Queue[str] = Queue("waking", self._decide, workers=8, clock=context.clock)
-        self._touching: Queue[str] = Queue("touches", self._touch_next, workers=8, clock=context.clock)
-        self.queues = self._deciding, self._touching
+        self._deciding = context.queue("waking", self._decide, workers=8)
+        self._touching = context.queue("touches", self._touch_next, workers=8)
         self._rounds: dict[str, _Round] = {}
         self._turns: dict[str, dict[str, list[str]]] = {}
         """By namespace and queue key, the keys of the pods that are to be touched; the first is next."""

@@ -15,15 +15,9 @@ from deviceshare.domain.objects.devices import identities
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement import holdings
 from deviceshare.domain.placement.device_states import device_states
-from deviceshare.domain.placement.holdings import (
-    Holding,
-    all_holdings,
-    of_claim,
-    of_groups,
-    of_pods,
-    reconcile_holdings,
-)
+from deviceshare.domain.placement.holdings import Holding
 from deviceshare.domain.placement.holds import hold_of, is_allocated
 from deviceshare.domain.placement.rooms import used
 from deviceshare.loops.api_objects import find
@@ -108,8 +102,10 @@ def _held(seen: NodeDevices, found: Evidence, claims: Mapping[str, Claim]) -> tu
         meta = pod.metadata
         if pod.lives_on(node) and (not pod.node or meta.hides("metadata.annotations")):
             raise Undecodable(f"pod {meta.key} may hold devices of node {node}, but can't be read ({meta.fault})")
-    claimed = [of_claim(uid, claim) for uid, claim in claims.items()]
-    kept, disputed = reconcile_holdings(all_holdings(claimed, found.groups, found.pods, node), seen.present)
+    claimed = [holdings.of_claim(uid, claim) for uid, claim in claims.items()]
+    kept, disputed = holdings.reconcile_holdings(
+        holdings.all_holdings(claimed, found.groups, found.pods, node), seen.present
+    )
     tokens = {group.uid: group.status.claim_token for group in found.groups if group.node == node}
     mark = new_mark()
     return {h.holder.uid: _marked(h.claim, mark, tokens.get(h.holder.uid, "")) for h in kept}, disputed
@@ -196,12 +192,12 @@ async def cover(
 
     `pods` and `group` were read after `seen`; `by_claim` is what they have by a ResourceClaim.
     """
-    here = [*by_claim, *(each for each in of_pods(pods, seen.node) if each.holder.uid == uid)]
-    evidence = here or list(of_groups([group] if group else [], seen.node))
-    holdings, disputed = reconcile_holdings(evidence, seen.present)
-    if len(holdings) != 1 or disputed:
+    here = [*by_claim, *(each for each in holdings.of_pods(pods, seen.node) if each.holder.uid == uid)]
+    evidence = here or list(holdings.of_groups([group] if group else [], seen.node))
+    held, disputed = holdings.reconcile_holdings(evidence, seen.present)
+    if len(held) != 1 or disputed:
         return None
-    [holding] = holdings
+    [holding] = held
     if not _free(holding, seen):
         if here:
             return None
@@ -215,7 +211,7 @@ def _free(holding: Holding, seen: NodeDevices) -> bool:
     """Whether nobody else has any of it; and it is there, where the ledger says what is."""
     # What a pod had before need not be there any more: that may be why it was replaced.
     there = identities((*seen.devices, *seen.kept_out))
-    others = (of_claim(each, claim) for each, claim in seen.claims.items())
+    others = (holdings.of_claim(each, claim) for each, claim in seen.claims.items())
     taken = {
         seen.present(device).identity
         for other in others

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 from msgspec import Struct
@@ -27,7 +27,7 @@ from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.resource_slices import ResourceClaim
-from deviceshare.domain.objects.shares import Holder, Request
+from deviceshare.domain.objects.shares import Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Assumption, Fleet
 from deviceshare.domain.placement.handover import annotations_of, share_annotations
@@ -51,14 +51,6 @@ HOLD_SECONDS: Final = 3.0
 HOLD_LOOK_SECONDS: Final = 0.05
 
 
-class Attach(Protocol):
-    """Writes a pod's node and devices; see `bind.attach`."""
-
-    async def __call__(
-        self, cluster: Cluster, pod: Pod, holder: Holder, node: str, devices: Mapping[str, str], *, timeout: float
-    ) -> None: ...
-
-
 def boottime() -> float:
     """Seconds that pass while the machine is suspended, too, where the system counts those."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
@@ -74,14 +66,14 @@ class Binder:
         *,
         groups: Mirror[Group],
         ledgers: Mirror[NodeDevices],
-        quotas: Mirror[DeviceQuota] | None = None,
+        quotas: Mirror[DeviceQuota],
         on_conflict: Callable[[], None],
-        attach: Attach = bind.attach,
+        lifts: bool = False,
         clock: Callable[[], float] = boottime,
         keeps_nodes: bool = False,
         holds_namespace: str = "",
     ) -> None:
-        """`attach` is the last step: a Binding, or the lifting of a gate (bind.lift).
+        """`lifts`: whether the last step lifts a gate, in place of a Binding.
 
         `keeps_nodes`: whether autoscalers are to leave the nodes of bound pods alone. `holds_namespace`: where our own
         ResourceClaims are.
@@ -92,7 +84,7 @@ class Binder:
         self._ledgers = ledgers
         self._quotas = quotas
         self._on_conflict = on_conflict
-        self._attach = attach
+        self._attach = bind.lift if lifts else bind.attach
         self._clock = clock
         self._marks = contract.KEEPING if keeps_nodes else {}
         self._seen: OrderedDict[str, Pod] = OrderedDict()
@@ -247,10 +239,9 @@ class Binder:
     async def _reserve(self, group: Group) -> None:
         """Before step 3, for groups that a quota counts; others cost nothing (claims.md, Quotas)."""
         if names := self._fleet.quotas.matching(group.metadata.labels):
-            known = {name: quota for name in names if self._quotas and (quota := self._quotas.get(name))}
+            known = {name: quota for name in names if (quota := self._quotas.get(name))}
             for quota in await reserve.reserve(self._cluster, group, names, known):
-                if self._quotas is not None:
-                    self._quotas.put(quota)
+                self._quotas.put(quota)
 
     def _said(self, group: Group, node: str, ledger: NodeDevices, pod: str) -> Mapping[str, Any]:
         """What the group's status says besides, its first pod included, so that the leader need not write it.
@@ -262,7 +253,6 @@ class Binder:
         return status_patch(group.status, status) if status and status.phase == BOUND else {}
 
     async def _claim_share(self, request: Request, node: str) -> NodeDevices:
-        """The node's ledger with a claim of the pod's share."""
         if not request.sharer and (reason := self._fleet.opacity(request, node)):
             raise Refused(reason)  # As above.
         uid, within = request.taker.uid, request.within
@@ -297,8 +287,6 @@ def _annotations(pod: Pod, request: Request, ledger: NodeDevices, token: str) ->
 
 
 class _Asked(Struct, eq=False):
-    """A claim that somebody waits for."""
-
     wanted: WantedClaim
     given_up: bool = False
     answer: NodeDevices | Exception | None = None
@@ -311,9 +299,7 @@ class SharedClaims:
     of a ledger would conflict with another of our own. Its tasks are its own: `close` ends them.
     """
 
-    def __init__(
-        self, cluster: Cluster, ledgers: Mirror[NodeDevices], on_conflict: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, cluster: Cluster, ledgers: Mirror[NodeDevices], on_conflict: Callable[[], None]) -> None:
         """`ledgers` get what is read and written here, so that the next write begins with the newest version."""
         self._cluster = cluster
         self._ledgers = ledgers

@@ -9,7 +9,7 @@ from deviceshare.doctor.kinds import AccessReview
 from deviceshare.domain.admission.pod_guard import USUAL
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import ObjectMeta
-from deviceshare.kube.refusals import Unserved
+from deviceshare.kube.connection import Unserved
 from deviceshare.loops.kinds import NODES, VALIDATING, AdmissionPolicy, AdmissionPolicySpec, WebhookConfiguration
 from deviceshare.loops.ports import ApiError, Forbidden, Kind, NotFound, Unavailable
 

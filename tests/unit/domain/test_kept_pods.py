@@ -77,7 +77,8 @@ def test_a_large_pod_takes_little_memory(pod: dict[str, Any]) -> None:
 
 def test_a_pod_that_filter_was_asked_about_is_remembered_without_the_rest() -> None:
     """2,000 of them at most."""
-    binder = Binder(LiveCluster(), Fleet(), groups=MemoryMirror(), ledgers=MemoryMirror(), on_conflict=lambda: None)
+    mirror = MemoryMirror()
+    binder = Binder(LiveCluster(), Fleet(), groups=mirror, ledgers=mirror, quotas=mirror, on_conflict=lambda: None)
     sent = msgspec.json.encode(LARGE["one annotation"])
     tracemalloc.start()
     for n in range(3):

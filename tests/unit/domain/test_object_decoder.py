@@ -26,7 +26,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.resource_slices import ResourceClaim
 from deviceshare.domain.objects.shares import Share
 from deviceshare.kube.api import Page, Resources, Version, WatchEvent
-from deviceshare.kube.refusals import ApiStatus
+from deviceshare.kube.connection import ApiStatus
 from deviceshare.loops.kinds import Event, Lease, Secret, WebhookConfiguration
 from deviceshare.web.extender import Arguments, Binding
 from deviceshare.web.review import ReviewRequest

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.usage import DeviceHour, NodeUse
-from deviceshare.kube import agent_client
-from deviceshare.loops.replica.use_rounds import AgentPod, AgentSpec, AgentStatus
+from deviceshare.kube import use_rounds
+from deviceshare.kube.use_rounds import AgentPod, AgentSpec, AgentStatus
 
 USE = NodeUse("n1", "now", [DeviceHour("nvidia.com/gpu", 0, "GPU-0", utilization=7, hour=[7])])
 
@@ -41,7 +41,7 @@ async def answering(answer: web.Response, monkeypatch: pytest.MonkeyPatch) -> As
 async def ask(ip: str = "127.0.0.1") -> NodeUse | None:
     pod = AgentPod(spec=AgentSpec("n1"), status=AgentStatus("Running", ip))
     async with asyncio.timeout(20):
-        return await agent_client.ask_agent(pod)
+        return await use_rounds.ask_agent(pod)
 
 
 async def test_an_agent_is_asked_at_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ async def test_an_agent_is_asked_at_its_own_address(monkeypatch: pytest.MonkeyPa
         web.Response(body=b'{"node": 1}'),
         web.Response(body=b'{"node": "\xff"}'),
         web.Response(body=b'{"node": "n1", "devices": ' + b"[" * 100_000),
-        web.Response(body=b'{"node": "n1", "time": "' + b"x" * agent_client.MAX_ANSWER + b'"}'),
+        web.Response(body=b'{"node": "n1", "time": "' + b"x" * use_rounds.MAX_ANSWER + b'"}'),
         web.Response(body=gzip.compress(b'{"node": "n1"}'), headers={"Content-Encoding": "gzip"}),
     ],
     ids=["missing", "redirect", "cut", "wrong", "bytes", "deep", "huge", "compressed"],

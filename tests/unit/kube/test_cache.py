@@ -4,7 +4,7 @@ import pytest
 
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import ObjectMeta
-from deviceshare.kube.cache import Cache
+from deviceshare.kube.mirror import Cache
 from deviceshare.loops.ports import ObjectChange
 
 Change = tuple[str | None, str | None]

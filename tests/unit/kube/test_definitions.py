@@ -125,7 +125,7 @@ async def test_older_crds_stop_all_writes_until_newer_ones_are_applied(tmp_path:
         )
         assert definitions.dropped()[LEDGERS] == 1
         assert ended == ["ended"]
-        cluster = GuardedCluster(api, PodGuard(), definitions.fault)
+        cluster = GuardedCluster(api, PodGuard(), fault=definitions.fault)
         with pytest.raises(Unavailable, match="lacks"):
             await cluster.patch(GROUPS, "team", {"status": {"fence": 1}}, subresource="status")
         with pytest.raises(Unavailable, match="lacks"):

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 import structlog
 
-from deviceshare.domain.contract import API_GROUP
 from deviceshare.domain.objects.groups import without_annotations
 from deviceshare.domain.objects.resource_slices import ResourceClaim, worth_holding
 from deviceshare.kube import mirrors
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirror import MirrorPace
 from deviceshare.kube.mirrors import OptionalMirror
-from deviceshare.loops.kinds import DEVICE_QUOTAS, DRA_GROUP, DRA_VERSIONS, NAMESPACES, resource_claims
+from deviceshare.loops.kinds import DEVICE_QUOTAS, DRA_GROUP, NAMESPACES, RESOURCE_CLAIMS
 from tests.unit.domain.dra_objects import claim_json
 from tests.unit.kube.scripted import Scripted, Step, after, answer, event, page, refuse, serving, stream, until
 
@@ -43,14 +42,7 @@ def start(tmp_path: Path) -> Start:
         async with serving(server.handle, tmp_path) as connection:
             api = Api(connection, timeout=60.0)
             mirror = OptionalMirror(
-                api,
-                resource_claims,
-                DRA_GROUP,
-                DRA_VERSIONS,
-                keep=worth_holding,
-                pace=HASTY,
-                rarely=rarely,
-                refused=refused,
+                api, RESOURCE_CLAIMS, keep=worth_holding, pace=HASTY, rarely=rarely, refused=refused
             )
             running = asyncio.create_task(mirror.run())
             try:
@@ -235,15 +227,12 @@ async def test_discovery_is_repeated_until_it_is_answered(start: Start) -> None:
         assert len(server.seen) >= 3
 
 
-async def test_the_core_group_needs_no_discovery(tmp_path: Path) -> None:
+async def test_a_kind_of_one_version_needs_no_discovery(tmp_path: Path) -> None:
     """Namespaces are served everywhere; of each only what is read is held, and a forbidden list is an empty one."""
     vision = {"name": "a", "resourceVersion": "1", "labels": {"team": "vision"}, "annotations": {"big": "x" * 5000}}
     server = Scripted(page(5, {"metadata": vision}), refuse(403, "Forbidden"))
     async with serving(server.handle, tmp_path) as connection:
-        mirrors = [
-            OptionalMirror(Api(connection), lambda _: NAMESPACES, "", ("v1",), see=without_annotations)
-            for _ in range(2)
-        ]
+        mirrors = [OptionalMirror(Api(connection), [NAMESPACES], see=without_annotations) for _ in range(2)]
         for mirror in mirrors:
             await mirror.list_if_served()
     assert [(each.labels, each.metadata.annotations) for each in mirrors[0].values()] == [({"team": "vision"}, {})]
@@ -253,16 +242,12 @@ async def test_the_core_group_needs_no_discovery(tmp_path: Path) -> None:
 
 async def test_a_kind_that_its_version_lacks_is_empty_and_asked_for_again(tmp_path: Path) -> None:
     """An upgrade without the CRDs: the version is served for its other kinds, and the CRD may come later."""
-    ours = {"name": API_GROUP, "versions": [{"groupVersion": f"{API_GROUP}/v1alpha1", "version": "v1alpha1"}]}
-    served = answer({"kind": "APIGroupList", "groups": [ours]})
     quota = {"metadata": {"name": "q", "resourceVersion": "1"}, "spec": {"groupSelector": {}, "hard": {"x/y": 1}}}
-    lasting = [served, UNSERVED] * 3
-    server = Scripted(*lasting, served, page(5, quota), stream())
+    lasting = [UNSERVED] * 3
+    server = Scripted(*lasting, page(5, quota), stream())
     async with serving(server.handle, tmp_path) as connection:
         api = Api(connection, timeout=60.0)
-        mirror = OptionalMirror(
-            api, lambda _: DEVICE_QUOTAS, API_GROUP, ("v1alpha1",), pace=HASTY, rarely=0.2, refused=0.001
-        )
+        mirror = OptionalMirror(api, [DEVICE_QUOTAS], pace=HASTY, rarely=0.2, refused=0.001)
         running = asyncio.create_task(mirror.run())
         await mirror.wait_listed()
         assert (mirror.synced, list(mirror.values())) == (True, [])

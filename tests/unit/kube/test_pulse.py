@@ -7,8 +7,7 @@ from typing import cast
 
 import pytest
 
-from deviceshare.kube.api import Api
-from deviceshare.kube.pulse import LOST_SECONDS, PERIOD_SECONDS, Pulse
+from deviceshare.kube.api import LOST_SECONDS, PERIOD_SECONDS, Api, Pulse
 from deviceshare.loops.ports import Forbidden, Unavailable
 from tests.unit.loops.virtual_time import in_virtual_time, now
 

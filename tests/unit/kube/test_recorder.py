@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
+from unittest.mock import patch
 
 from structlog.testing import capture_logs
 
-from deviceshare.kube.recorder import CAPACITY, LONGEST_MESSAGE, TRIES, EventRecorder
+from deviceshare.kube.recorder import LONGEST_MESSAGE, TRIES, EventRecorder
 from deviceshare.loops.kinds import EVENTS, GROUPS, PODS, Event
 from deviceshare.loops.ports import AlreadyExists, ApiError, Cluster, Forbidden, Kind, Subject, Unavailable
 from tests.unit.kube.scripted import until
@@ -57,8 +58,8 @@ class EventServer(ModelCluster):
 
 
 @asynccontextmanager
-async def recording(server: EventServer, capacity: int = CAPACITY) -> AsyncIterator[EventRecorder]:
-    recorder = EventRecorder(cast("Cluster", server), "replica-1", capacity=capacity)
+async def recording(server: EventServer) -> AsyncIterator[EventRecorder]:
+    recorder = EventRecorder(cast("Cluster", server), "replica-1")
     running = asyncio.create_task(recorder.run())
     try:
         yield recorder
@@ -145,8 +146,8 @@ async def test_an_event_that_cannot_be_posted_is_dropped_and_logged() -> None:
 async def test_a_full_queue_drops_instead_of_growing() -> None:
     """What records an Event never waits; each dropped one is logged."""
     server = EventServer()
-    with capture_logs() as logs:
-        async with recording(server, capacity=2) as recorder:
+    with capture_logs() as logs, patch("deviceshare.kube.recorder.CAPACITY", 2):
+        async with recording(server) as recorder:
             for number in range(5):
                 tell(recorder, f"message {number}")
             assert dropped(logs) == 3

@@ -10,11 +10,11 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_injection import given_by_claim
 from deviceshare.domain.objects.groups import claim_name
 from deviceshare.domain.objects.resource_slices import ResourceClaim
-from deviceshare.loops.kinds import HOLDS, NODES, PODS, resource_slices
+from deviceshare.loops.kinds import HOLDS, NODES, PODS, RESOURCE_SLICES
 from tests.unit.domain.dra_objects import DRIVER, card, gpu_json, slice_json
 from tests.unit.loops.live import LiveCluster, MemoryMirror, World
 
-SLICES = resource_slices("v1")
+SLICES = RESOURCE_SLICES[0]
 NODE = "n1"
 
 

@@ -16,13 +16,12 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GPU_PERCENT
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, HOLDS, NAMESPACES, NODE_DEVICES, NODES, PODS, resource_slices
-from deviceshare.loops.leader.context import ControllerContext, GatePlacement
+from deviceshare.domain.placement.handover import HandoverSetting
+from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, HOLDS, NAMESPACES, NODE_DEVICES, NODES, PODS, RESOURCE_SLICES
+from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.ports import ApiError, Kind, ObjectChange, Subject, Unavailable, Watcher
-from deviceshare.loops.protocol import bind
-from deviceshare.loops.protocol.bind import attach
-from deviceshare.loops.replica.binder import Attach, Binder
+from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.feed import Feed
 from tests.unit.domain.objects import GPU, INJECTED, a_sharing_container
 from tests.unit.loops.model import ModelCluster, Raw
@@ -250,7 +249,7 @@ class World:
         self.unlabelled = MemoryMirror()
         if uninjected:
             pods.subscribe(self._see_unlabelled)
-        lifting = self.binder(attach=bind.lift) if gates else None
+        lifting = self.binder(lifts=True) if gates else None
         self.context = ControllerContext(
             cluster=self.cluster,
             fleet=self.fleet,
@@ -259,8 +258,8 @@ class World:
             nodes=nodes,
             pods=pods,
             others=self.others,
-            slices=mirrors.get("resourceslices"),
-            resource_claims=mirrors.get("resourceclaims"),
+            slices=mirrors.get("resourceslices", MemoryMirror()),
+            resource_claims=mirrors.get("resourceclaims", MemoryMirror()),
             claims_known=claims_known,
             compares=compares,
             scaling_namespace=scaling_namespace,
@@ -271,9 +270,11 @@ class World:
             quotas=quotas,
             recorder=self.recorder,
             clock=lambda: now() + self.jumped,
-            placement=GatePlacement(lifting, frozenset({GPU_PERCENT})) if lifting else None,
+            lifting=lifting,
+            share_resources={GPU_PERCENT},
             life=life,
-            uninjected=self.unlabelled if uninjected else None,
+            handover=HandoverSetting(),
+            uninjected=self.unlabelled,
             namespace_selector=namespace_selector,
             on_recreated=self._count_recreation,
             on_released=self._count_release,
@@ -286,10 +287,10 @@ class World:
         cluster = cluster or LiveCluster()
         cluster.objects, cluster.versions, cluster.uids = self.cluster.objects, self.cluster.versions, self.cluster.uids
         context = self.context
-        world = World(cluster, gates=context.placement is not None, life=context.life, holds=context.holds)
+        world = World(cluster, gates=context.lifting is not None, life=context.life, holds=context.holds)
         kinds: tuple[Kind[Any], ...] = (PODS, NODE_DEVICES, GROUPS, NODES)
-        if context.slices is not None:
-            kinds = (*kinds, resource_slices("v1"), HOLDS)
+        if "resourceslices" in cluster.mirrors:
+            kinds = (*kinds, RESOURCE_SLICES[0], HOLDS)
         for kind in kinds:
             for obj in cluster.all(kind):
                 cluster.mirrors[kind.plural].set(obj.metadata.key, obj)
@@ -347,7 +348,7 @@ class World:
         self.cluster.edit(PODS, name, {"status": {"conditions": [condition]}}, "ns")
 
     def binder(
-        self, on_conflict: Callable[[], None] = lambda: None, attach: Attach = attach, *, keeps_nodes: bool = False
+        self, on_conflict: Callable[[], None] = lambda: None, lifts: bool = False, *, keeps_nodes: bool = False
     ) -> Binder:
         """A process that binds, with the mirrors of this one."""
         mirrors = self.cluster.mirrors
@@ -358,7 +359,7 @@ class World:
             ledgers=mirrors[NODE_DEVICES.plural],
             quotas=mirrors[DEVICE_QUOTAS.plural],
             on_conflict=on_conflict,
-            attach=attach,
+            lifts=lifts,
             clock=now,
             keeps_nodes=keeps_nodes,
             holds_namespace=contract.NAMESPACE,

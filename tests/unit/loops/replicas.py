@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Kind, Unavailable
-from deviceshare.loops.protocol.bind import BINDING_SECONDS, QUEUE_SECONDS, Refused, attach
-from deviceshare.loops.replica.binder import Attach, Binder
+from deviceshare.loops.protocol.bind import BINDING_SECONDS, QUEUE_SECONDS, Refused
+from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.feed import Feed
 from tests.unit.loops.live import LiveCluster, MemoryMirror
 from tests.unit.loops.model import ModelCluster
@@ -115,7 +115,7 @@ class ReplicaCluster(LiveCluster):
 class SteppedReplica:
     """One process that binds."""
 
-    def __init__(self, world: ModelCluster, clock: Clock, attach: Attach = attach) -> None:
+    def __init__(self, world: ModelCluster, clock: Clock, lifts: bool = False) -> None:
         self.loop = Loop(clock)
         self.loop.set_exception_handler(_fail)
         self.clock = clock
@@ -139,7 +139,7 @@ class SteppedReplica:
             ledgers=ledgers,
             quotas=mirrors[DEVICE_QUOTAS.plural],
             on_conflict=_nothing,
-            attach=attach,
+            lifts=lifts,
             clock=lambda: clock.now,
         )
         self.binds: list[asyncio.Task[str]] = []

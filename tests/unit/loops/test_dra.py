@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 
 from deviceshare.domain.answers.picture import view_of
 from deviceshare.domain.placement.device_states import Use
-from deviceshare.loops.kinds import GROUPS, resource_claims, resource_slices
+from deviceshare.loops.kinds import GROUPS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from deviceshare.loops.leader.ledgers import CLAIMS_SECONDS
 from tests.unit.domain.dra_objects import card, claim_json, gpu_json, slice_json
 from tests.unit.loops.live import LiveCluster, MemoryMirror, World, soon
 from tests.unit.loops.virtual_time import in_virtual_time
 
-SLICES, CLAIMS = resource_slices("v1"), resource_claims("v1")
+SLICES, CLAIMS = RESOURCE_SLICES[0], RESOURCE_CLAIMS[0]
 FOUR = tuple(gpu_json(number) for number in range(4))
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from deviceshare.domain import contract
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.protocol import bind
 from deviceshare.loops.protocol.holders import BindStop
 from deviceshare.loops.protocol.release import Cause, Outcome, release
 from tests.unit.domain.objects import INJECTED
@@ -34,7 +33,7 @@ class GatedWorld(HistoryWorld):
         self.cluster.put(PODS, {"metadata": {"name": name, "labels": named, "annotations": named}, "spec": spec}, "ns")
 
     def _replica(self) -> SteppedReplica:
-        replica = SteppedReplica(self.cluster, self.clock, bind.lift)
+        replica = SteppedReplica(self.cluster, self.clock, lifts=True)
         replica.hear()
         return replica
 

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from deviceshare.domain.objects.groups import Group, GroupMeta
-from deviceshare.kube.cache import Cache
-from deviceshare.loops.leader.controller import AT_ONCE, GradualSubscription
+from deviceshare.kube.mirror import Cache
+from deviceshare.loops.leader.controller import AT_ONCE, gradual_subscription
 from deviceshare.loops.ports import ObjectChange
 
 
@@ -40,8 +40,8 @@ async def test_every_object_is_an_addition_first_and_a_change_then() -> None:
     """Also one that changes, goes or comes while the others are being reported."""
     mirror, heard, number = ListedGroups(), Heard(), 4 * AT_ONCE
     mirror.replace([group(f"g{each}") for each in range(number)], "1")
-    subscription = GradualSubscription(mirror, heard)
-    begun = asyncio.create_task(subscription.begin())
+    subscription = gradual_subscription(mirror, heard)
+    begun = asyncio.ensure_future(subscription.__aenter__())
     await asyncio.sleep(0)
     assert heard.number == AT_ONCE
     mirror.apply(group("g0", 2))
@@ -52,7 +52,7 @@ async def test_every_object_is_an_addition_first_and_a_change_then() -> None:
     await begun
     mirror.apply(group("g2", 5))
     assert heard.state == {each.name: each.metadata.resource_version for each in mirror.values()}
-    subscription.end()
+    await subscription.__aexit__(None, None, None)
     mirror.apply(group("g3", 6))
     assert heard.state["g3"] == "1"
 
@@ -67,5 +67,5 @@ async def test_an_object_that_a_watcher_fails_on_keeps_it_from_no_other() -> Non
             raise ValueError
         told.append(change.key)
 
-    await GradualSubscription(mirror, watcher).begin()
-    assert told == ["good"]
+    async with gradual_subscription(mirror, watcher):
+        assert told == ["good"]

@@ -12,7 +12,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.kube.cache import Cache
+from deviceshare.kube.mirror import Cache
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.ports import TooLarge
@@ -147,6 +147,7 @@ async def test_the_binder_refuses_a_pod_that_it_was_never_asked_about() -> None:
         world.fleet,
         groups=mirrors["shareddevicegroups"],
         ledgers=mirrors["nodedevices"],
+        quotas=mirrors["devicequotas"],
         on_conflict=lambda: None,
     )
     raw = world.cluster.put(PODS, forged(nodeName=""), WHERE)

@@ -89,7 +89,7 @@ async def test_a_pod_that_runs_on_gives_the_leader_no_work() -> None:
         await a_bound_group(world)
         await asyncio.sleep(30)
         enqueued: list[str] = []
-        for queue in world.controller._queues:
+        for queue in world.context.queues:
             queue.add = lambda key, after=0.0, name=queue.name: enqueued.append(name)  # type: ignore[method-assign,misc]
         world.cluster.edit(PODS, "a", {"status": running()}, "ns")
         await asyncio.sleep(1)

@@ -6,6 +6,7 @@ from typing import Any
 from deviceshare.domain import contract
 from deviceshare.domain.placement.join_obstacles import NOMINATED, request_of
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
+from deviceshare.loops.leader.context import ClaimKey
 from deviceshare.loops.leader.preemptor import NOMINATED_SECONDS
 from deviceshare.loops.ports import Unavailable
 from tests.unit.loops.live import World, led_world, soon
@@ -138,7 +139,7 @@ async def test_a_group_that_is_wanted_meanwhile_stays() -> None:
         await soon(lambda: world.read_group("team").status.idle_since != "")
         team = world.read_group("team")
         world.cluster.requests.clear()
-        world.controller._releaser.preempt("n1", team.uid, "team", "for somebody")
+        world.controller._releaser.preempt(ClaimKey("n1", team.uid, "team"), "for somebody")
         await soon(lambda: ("get", "nodedevices", "n1") in world.cluster.requests, 5)
         world.pod("b", "team")  # which no mirror shows for a moment
         await asyncio.sleep(60)

@@ -43,7 +43,7 @@ async def test_names_that_came_and_went_leave_nothing_behind() -> None:
         uids = [uid for number in range(ROUNDS) for uid in await _live(world, binder, f"once-{number}")]
         await asyncio.sleep(60)
         await binder.close()
-        left, queues = of(world, ["once-", *uids], binder), world.controller._queues
+        left, queues = of(world, ["once-", *uids], binder), world.context.queues
     assert {path: number for path, number in left.items() if not path.endswith("._heap")} == {}
     assert {
         queue.name: len(queue._heap) for queue in queues if len(queue._heap) > 2 * len(queue._due) + SPARE_ENTRIES

@@ -31,7 +31,7 @@ class Claiming:
         self.cluster.put(NODE_DEVICES, {"metadata": {"name": "n1"}, "spec": {"claims": {}}, "status": status})
         self.mirror = self.cluster.mirrors[NODE_DEVICES.plural]
         self.mirror.set("n1", self.cluster.read(NODE_DEVICES, "n1"))
-        self.claims = SharedClaims(self.cluster, self.mirror)
+        self.claims = SharedClaims(self.cluster, self.mirror, lambda: None)
 
     def begin(self, name: str, percent: int = 10) -> asyncio.Task[NodeDevices]:
         return asyncio.create_task(self.claims(wanted_share(a_request(name, percent)), "n1"), name=name)

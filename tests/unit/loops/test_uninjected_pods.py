@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -275,7 +276,7 @@ async def test_a_pod_that_changed_meanwhile_is_looked_at_again() -> None:
 
 def test_which_pods_should_have_been_injected() -> None:
     """Not those of other systems that aren't served, nor of namespaces that admission leaves out."""
-    judge = uninjected(frozenset({"gpushare"}))
+    judge = partial(uninjected, frozenset({"gpushare"}))
     wants = a_pod(injected=False)
     assert judge(wants)
     assert not judge(Pod(metadata=ObjectMeta(name="plain")))

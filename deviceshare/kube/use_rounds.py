@@ -1,5 +1,9 @@
 """Rounds of questions to the nodes' agents about the use of their devices, for the page, only while someone looks.
 
+An agent's `/use` is plain HTTP at its pod's own address, without credentials. The API server isn't asked to pass it on,
+as `deviceshare top` has it: that takes the right to reach every pod of a namespace, and a replica has no other need of
+it. What answers is believed only in what the page shows.
+
 The agents keep the last hour themselves, so nothing has to be asked before someone looks, and nothing is written into
 the API server: at 3,000 nodes, one write a minute each would be most of its writes.
 """
@@ -8,7 +12,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from ipaddress import ip_address
+from typing import Final, NamedTuple
 
 import structlog
 from msgspec import Raw, Struct, field, json
@@ -17,7 +22,8 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers.pod_view import DETAILED, UseView, view_of_use
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.usage import NodeUse
-from deviceshare.loops.ports import ApiError, Kind
+from deviceshare.kube.http_client import HttpClient, TooLong
+from deviceshare.loops.ports import ApiError, Cluster, Kind
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +34,9 @@ AT_ONCE: Final = 25
 PATIENCE: Final = 3.0
 """How long the first look waits for answers."""
 MOST_AGENTS: Final = 10_000
+ANSWER_SECONDS: Final = 2.0
+MAX_ANSWER: Final = 256 << 10
+"""Bytes; a device takes less than 400."""
 
 
 class AgentSpec(Struct, frozen=True, rename="camel"):
@@ -52,23 +61,27 @@ class AgentPod(Struct, frozen=True):
 
 
 AGENT_PODS: Final = Kind("v1", "Pod", "pods", AgentPod, namespaced=True)
-AskAgent = Callable[[AgentPod], Awaitable[NodeUse | None]]
-"""Bounded in time; None where the agent gives no sensible answer."""
+
+
+async def ask_agent(agent: AgentPod) -> NodeUse | None:
+    """What one agent answers; None where it gives no sensible answer in time."""
+    try:
+        ip = ip_address(agent.status.pod_ip)  # nothing else than an address may be asked
+        url = f"http://{f'[{ip}]' if ip.version == 6 else ip}:{contract.AGENT_PORT}"
+        client = HttpClient(url, None, {"Accept-Encoding": "identity"})
+        async with asyncio.timeout(ANSWER_SECONDS):
+            answer = await client.call("GET", "/use", {}, most=MAX_ANSWER)
+        client.close()
+        return json.decode(answer.body, type=NodeUse) if answer.status == 200 else None
+    except (OSError, ValueError, RecursionError, TooLong):  # TimeoutError is an OSError
+        return None
 
 
 class _Known(NamedTuple):
-    """What an agent answered, and when."""
-
     at: float
     devices: int
     detailed: Raw
     brief: Raw
-
-
-class Lister(Protocol):
-    """The API server, as far as the agents' pods are listed. Raises an `ApiError`."""
-
-    async def list(self, kind: Kind[AgentPod], *, namespace: str, label_selector: str) -> list[AgentPod]: ...
 
 
 class UseRounds:
@@ -76,14 +89,14 @@ class UseRounds:
 
     def __init__(
         self,
-        api: Lister,
+        cluster: Cluster,
         namespace: str,
-        ask: AskAgent,
         *,
+        ask: Callable[[AgentPod], Awaitable[NodeUse | None]] = ask_agent,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._api = api
+        self._cluster = cluster
         self._namespace = namespace
         self._ask_agent = ask
         self._clock = clock
@@ -126,12 +139,13 @@ class UseRounds:
     async def _round(self) -> None:
         try:
             label = f"app.kubernetes.io/name={contract.AGENT}"
-            pods = await self._api.list(AGENT_PODS, namespace=self._namespace, label_selector=label)
+            pods = await self._cluster.list(AGENT_PODS, namespace=self._namespace, label_selector=label)
         except ApiError as error:
             log.warning("Failed to list the agents for the page", error=str(error))
             return
         # A terminating agent may be listed beside its successor, which then counts.
-        agents = {pod.spec.node_name: pod for pod in sorted(pods, key=_leaving) if pod.answers}
+        pods = sorted(pods, key=lambda pod: not pod.metadata.deletion_timestamp)
+        agents = {pod.spec.node_name: pod for pod in pods if pod.answers}
         nodes = sorted(agents)[:MOST_AGENTS]
         self._agents = len(nodes)
         self._known = {node: known for node, known in self._known.items() if node in agents}
@@ -148,7 +162,3 @@ class UseRounds:
         if report is not None and report.node == node:
             detailed, brief = (Raw(json.encode(view_of_use(report, detailed=each))) for each in (True, False))
             self._known[node] = _Known(self._clock(), len(report.devices), detailed, brief)
-
-
-def _leaving(pod: AgentPod) -> bool:
-    return not pod.metadata.deletion_timestamp

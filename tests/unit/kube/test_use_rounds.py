@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from deviceshare.domain.answers.pod_view import DETAILED, NodeUseView
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.usage import DeviceHour, NodeUse
+from deviceshare.kube.use_rounds import AT_ONCE, SECONDS, AgentPod, AgentSpec, AgentStatus, UseRounds
 from deviceshare.loops.ports import Kind, Unavailable
-from deviceshare.loops.replica.use_rounds import AT_ONCE, SECONDS, AgentPod, AgentSpec, AgentStatus, UseRounds
 
 
 def agent(node: str, phase: str = "Running", ip: str = "10.0.0.1", deleted: str | None = None) -> AgentPod:
@@ -31,7 +32,8 @@ class Agents:
         self.fault: Exception | None = None
         self.at_once = self.most = 0
         self.answers: Callable[[AgentPod], NodeUse | None] = lambda pod: NodeUse(pod.spec.node_name, "now")
-        self.rounds = UseRounds(self, "gpu", self.ask, clock=lambda: self.time, pause=self.pause)
+        cluster: Any = self  # which lists the agents' pods, and no more
+        self.rounds = UseRounds(cluster, "gpu", ask=self.ask, clock=lambda: self.time, pause=self.pause)
         self.go_on = asyncio.Semaphore(0)
 
     async def list(self, kind: Kind[AgentPod], *, namespace: str, label_selector: str) -> list[AgentPod]:
