@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Part, Publication, ResourceHold, Withheld, holders
+from deviceshare.domain.objects.nodes import REPELLING
 from deviceshare.domain.objects.printable import LONGEST_QUOTE, printable, quoted
 from deviceshare.domain.objects.quantities import amount
 from deviceshare.domain.objects.resource_slices import AllocatedDevice, ResourceClaim, ResourceSlice, SliceDevice
@@ -183,7 +184,8 @@ def _few(tainted: list[Withheld]) -> tuple[Withheld, ...]:
 
 
 def _tainted(vendor: Vendor, driver: DraDriver, device: SliceDevice, part: Part) -> Withheld | None:
-    taints = [str(each) for each in device.fields.taints if each.keeps_away]
+    keeping = (each for each in device.fields.taints if each.effect in REPELLING)
+    taints = [f"{each.key}{f'={each.value}' * bool(each.value)}:{each.effect}" for each in keeping]
     if not taints:
         return None
     reason = f"{quoted(device.name)} is tainted by the DRA driver {driver.name}: {quoted(', '.join(taints))}"
