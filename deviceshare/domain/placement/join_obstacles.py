@@ -1,6 +1,6 @@
 """Join obstacles: what keeps a pod from joining a group's node."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -65,53 +65,6 @@ def pod_fault(pod: Pod) -> Reason | None:
 
 def _fault(what: str, meta: ObjectMeta, cure: str) -> Reason | None:
     return Reason(ReasonKind.UNREADABLE, f"{what} can't be read ({meta.fault})", cure) if meta.unreadable else None
-
-
-class BlindSpots:
-    """Pods outside of groups whose devices are unknown, by the node that they live on."""
-
-    def __init__(self) -> None:
-        self._pods: dict[str, dict[str, UnreadableObject]] = {}
-
-    def note(self, node: str, pod: Pod, *, hidden: bool) -> None:
-        """Takes in that a pod on the node hides what it asks for, or that it doesn't or has ended. "" is any node."""
-        key = pod.metadata.key
-        if hidden:
-            self._pods.setdefault(node, {})[key] = UnreadableObject("Pod", key, pod.metadata.fault)
-        elif self._pods.get(node, {}).pop(key, None) and not self._pods[node]:
-            del self._pods[node]
-
-    def every(self, nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> list[UnreadableObject]:
-        """All that can't be read of nodes, ledgers and pods outside of groups."""
-        return [
-            *unreadable("Node", (node.metadata for node in nodes)),
-            *unreadable(contract.NODE_DEVICES_KIND, (ledger.metadata for ledger in ledgers)),
-            *sorted((pod for pods in self._pods.values() for pod in pods.values()), key=lambda each: each.name),
-        ]
-
-    def on(self, node: str) -> list[UnreadableObject]:
-        """The pods that may be on the node, sorted by name."""
-        if not self._pods:
-            return []
-        found = {**self._pods.get("", {}), **self._pods.get(node, {})}
-        return [found[key] for key in sorted(found)]
-
-    def obstacle(
-        self, node: str, seen: Node | None, ledger: NodeDevices | None, *, joining: bool = False
-    ) -> Reason | None:
-        """Why it is unknown which devices of the node are free: its objects, or a pod, which is named.
-
-        Who is `joining` holds devices already; another's claim that can't be read is no obstacle then.
-        """
-        if joining and ledger and ledger.hidden_claims:
-            ledger = None
-        fault = (node_fault(seen) if seen else None) or (ledger_fault(ledger) if ledger else None)
-        pods = self.on(node)
-        if fault or not pods:
-            return fault
-        names = listed((pod.name for pod in pods), most=1)
-        text = f"pod {names} on the node can't be read ({pods[0].fault}) and may hold any of its devices"
-        return Reason(ReasonKind.UNREADABLE, text, pods[0].cure)
 
 
 # The labels of namespaces as the mirror shows them, and whether a group takes pods of one.
@@ -197,13 +150,22 @@ OTHER_LABELS: Final = Reason(
 
 
 def node_obstacle(
-    name: str, node: Node | None, ledger: NodeDevices | None, blind_spots: BlindSpots, *, joining: bool = False
+    node: Node | None, ledger: NodeDevices | None, hidden: Sequence[UnreadableObject], *, joining: bool = False
 ) -> Reason | None:
-    """Why no group at all fits on the node, whatever is free; or likewise no pod of one that lives there."""
+    """Why no group at all fits on the node, whatever is free; or likewise no pod of one that lives there.
+
+    `hidden` are pods that may have any of its devices. Who is `joining` holds devices already; another's claim that
+    can't be read is no obstacle then.
+    """
     if node is None or not (node.shared or node.metadata.unreadable):
         return NOT_SHARED
-    if unreadable := blind_spots.obstacle(name, node, ledger, joining=joining):
-        return unreadable
+    others_alone = joining and ledger and ledger.hidden_claims
+    if fault := node_fault(node) or (ledger_fault(ledger) if ledger and not others_alone else None):
+        return fault
+    if hidden:
+        names = listed((pod.name for pod in hidden), most=1)
+        text = f"pod {names} on the node can't be read ({hidden[0].fault}) and may hold any of its devices"
+        return Reason(ReasonKind.UNREADABLE, text, hidden[0].cure)
     if ledger is None:
         return NO_LEDGER
     if node.out_of_service:

@@ -24,7 +24,7 @@ from deviceshare.domain.placement.join_obstacles import (
     opaque_reason,
 )
 from deviceshare.domain.placement.ledger_budget import Crowding
-from deviceshare.domain.placement.node_indexes import DeviceCounts, NodesAlike
+from deviceshare.domain.placement.node_indexes import DeviceCounts, NodesAlike, device_counts
 from deviceshare.domain.placement.rooms import Room
 from deviceshare.domain.placement.shared_resources import leftover_reason
 
@@ -204,75 +204,10 @@ def overview(request: Request, alike: Mapping[Shape, Sequence[str]]) -> Overview
 
 # Situations: what each node offers, in a few words, and all nodes by that, kept up to date at each change of one.
 # A group that waits asks about all shared nodes. It is answered from lists of nodes that are alike, which differ in
-# few ways, and what follows is good for all groups that want the same until a stamp says otherwise.
+# few ways, and what follows is good for all groups that want the same until a stamp says otherwise. What was found of
+# each shape for the shares that were asked about last is kept.
 
 Stamp = tuple[int, ...]
-
-
-class Situations:
-    """Mutable, but pure."""
-
-    def __init__(self) -> None:
-        self.shapes = Shapes()
-        self._alike: NodesAlike[Shape] = NodesAlike()
-        """By the outlines of their shapes."""
-        self._counts = DeviceCounts()
-        self._names: list[str] = []
-        self._numbers = count(1)
-        self._changed: dict[str, int] = {}
-        """By node, the number of its last change."""
-
-    def put(self, name: str, node: Node | None, shape: Shape | None) -> None:
-        """Takes in a node's new shape; None when it and its ledger are gone."""
-        self.shapes.put(name, shape)
-        outline = self.shapes.outline(name)
-        self._alike.put(name, node.metadata.labels if node else {}, outline if node and node.shared else None)
-        known = name in self._changed
-        if shape is None:
-            self._changed.pop(name, None)
-            if known:
-                del self._names[bisect_left(self._names, name)]
-            return
-        if not known:
-            insort(self._names, name)
-        self._changed[name] = next(self._numbers)
-
-    def count(self, name: str, node: Node | None, ledger: NodeDevices | None, states: Iterable[DeviceState]) -> None:
-        """Takes in which devices a node has."""
-        self._counts.put(name, node, ledger, states)
-
-    @property
-    def names(self) -> list[str]:
-        """Every node that is or was shared, sorted."""
-        return list(self._names)
-
-    def selected(self, selector: Mapping[str, str]) -> Set[str]:
-        """The shared nodes that have all of these labels. Not to be kept: it changes with the nodes."""
-        return self._alike.every(selector)
-
-    def overview(self, request: Request) -> Overview:
-        """Where a request fits that is met nowhere yet, of all shared nodes that its selector matches."""
-        alike = self._alike.names(request.node_selector)
-        if not request.share:
-            return overview(request, alike)
-        found = self.shapes.filter(request, sorted(name for names in alike.values() for name in names), None)
-        refused = {reason: NodeLists([mine]) for reason, mine in found.refused.items()}
-        return Overview(NodeLists([found.fits] if found.fits else []), refused)
-
-    def most(self, request: Request) -> dict[str, int] | None:
-        """The most that one node its selector matches has of what it wants; None where one has, or may have, it all."""
-        return self._counts.most(request.resources, request.node_selector)
-
-    def stamp(self, selector: Mapping[str, str], names: Iterable[str] = ()) -> Stamp:
-        """Another one after each change of one of these nodes, of what is said of this selector, or of how many share.
-
-        Only what `overview` says of requests for shares may change without it.
-        """
-        changed = (self._changed.get(name, 0) for name in names)
-        return (len(self._alike), self._alike.version(selector), self._counts.version(selector), *changed)
-
-
-# Shapes: the shape of every node, and what was found of each for the shares that were asked about last.
 
 KEPT: Final = 32
 """Different shares; with 5,000 nodes in as many situations half a megabyte for each."""
@@ -323,34 +258,100 @@ class _Interned:
         return id(before)
 
 
-class Shapes:
+class Situations:
     """Mutable, but pure."""
 
     def __init__(self) -> None:
         self._whole = _Interned()
         self._outlines = _Interned()
         """Without what is left for shares, so that for groups many nodes are in the same situation."""
+        self._alike: NodesAlike[Shape] = NodesAlike()
+        """By the outlines of their shapes."""
+        self._devices = NodesAlike[DeviceCounts]()
+        self._names: list[str] = []
+        self._numbers = count(1)
+        self._changed: dict[str, int] = {}
+        """By node, the number of its last change."""
         self._kept: OrderedDict[object, _Found] = OrderedDict()
 
-    def get(self, name: str) -> Shape | None:
-        """The node's shape; None for nodes that are unknown."""
-        return self._whole.of.get(name)
-
-    def outline(self, name: str) -> Shape | None:
-        """The node's shape without what is left for shares; equal ones are one object."""
-        return self._outlines.of.get(name)
-
-    def put(self, name: str, shape: Shape | None) -> None:
-        """Takes in a node's new shape; None when the node is gone."""
+    def put(self, name: str, node: Node | None, shape: Shape | None) -> None:
+        """Takes in a node's new shape; None when it and its ledger are gone."""
         self._outlines.put(name, shape and shape.outline)
         if gone := self._whole.put(name, shape):
             # Another shape may get its `id` later: nothing may be known of that.
             for found in self._kept.values():
                 found.obstacles.pop(gone, None)
                 found.preferences.pop(gone, None)
+        outline = self._outlines.of.get(name)
+        self._alike.put(name, node.metadata.labels if node else {}, outline if node and node.shared else None)
+        known = name in self._changed
+        if shape is None:
+            self._changed.pop(name, None)
+            if known:
+                del self._names[bisect_left(self._names, name)]
+            return
+        if not known:
+            insort(self._names, name)
+        self._changed[name] = next(self._numbers)
 
-    def filter(self, request: Request, names: Iterable[str], selected: Collection[str] | None) -> Filtered:
-        """The nodes on which the request fits, of those `selected` if that is given; and the others by the reason."""
+    def count(self, name: str, node: Node | None, ledger: NodeDevices | None, states: Iterable[DeviceState]) -> None:
+        """Takes in which devices a node has; what is lost or withheld counts, since it may come back."""
+        counts = device_counts(node, ledger, states) if node and node.shared else None
+        self._devices.put(name, node.metadata.labels if node else {}, counts)
+
+    def get(self, name: str) -> Shape | None:
+        """The node's shape; None for nodes that are unknown."""
+        return self._whole.of.get(name)
+
+    @property
+    def names(self) -> list[str]:
+        """Every node that is or was shared, sorted."""
+        return list(self._names)
+
+    def selected(self, selector: Mapping[str, str]) -> Set[str]:
+        """The shared nodes that have all of these labels. Not to be kept: it changes with the nodes."""
+        return self._alike.every(selector)
+
+    def overview(self, request: Request) -> Overview:
+        """Where a request fits that is met nowhere yet, of all shared nodes that its selector matches."""
+        alike = self._alike.names(request.node_selector)
+        if not request.share:
+            return overview(request, alike)
+        found = self.filter(request, sorted(name for names in alike.values() for name in names))
+        refused = {reason: NodeLists([mine]) for reason, mine in found.refused.items()}
+        return Overview(NodeLists([found.fits] if found.fits else []), refused)
+
+    def most(self, request: Request) -> dict[str, int] | None:
+        """The most devices that one node has of each wanted resource; None where some node has, or may have, them all.
+
+        The nodes that count are the shared ones that the request's selector matches. None also where there is none.
+        """
+        different, wanted = self._devices.names(request.node_selector), request.resources
+        most = dict.fromkeys(wanted, 0)
+        for each in different:
+            mine = each.of(wanted)
+            if all(mine[resource] >= number for resource, number in wanted.items()):
+                return None
+            most = {resource: max(number, mine[resource]) for resource, number in most.items()}
+        return most if different else None
+
+    def largest(self, resources: Collection[str]) -> int:
+        """MiB of the largest device of these resources on a shared node; 0 where that of some device is unknown."""
+        every = self._devices.names({})
+        sizes = [size for each in every for resource, size in each.sizes if resource in resources]
+        return max(sizes) if sizes and all(sizes) else 0
+
+    def stamp(self, selector: Mapping[str, str], names: Iterable[str] = ()) -> Stamp:
+        """Another one after each change of one of these nodes, of what is said of this selector, or of how many share.
+
+        Only what `overview` says of requests for shares may change without it.
+        """
+        changed = (self._changed.get(name, 0) for name in names)
+        return (len(self._alike), self._alike.version(selector), self._devices.version(selector), *changed)
+
+    def filter(self, request: Request, names: Iterable[str]) -> Filtered:
+        """Those of the nodes on which the request fits, and the others by the reason."""
+        selected = self.selected(request.node_selector) if request.node_selector else None
         fits: list[str] = []
         unselected: list[str] = []
         refused: dict[Reason, list[str]] = {}
