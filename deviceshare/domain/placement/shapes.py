@@ -13,16 +13,9 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import Request
-from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement import allocation, join_obstacles
 from deviceshare.domain.placement.allocation import NOT_COMPARED, Effort, Preference, shortage
 from deviceshare.domain.placement.device_states import DeviceState
-from deviceshare.domain.placement.join_obstacles import (
-    NOT_SHARED,
-    OTHER_LABELS,
-    counted_only,
-    not_claimable,
-    opaque_reason,
-)
 from deviceshare.domain.placement.ledger_budget import Crowding
 from deviceshare.domain.placement.node_indexes import DeviceCounts, NodesAlike, device_counts
 from deviceshare.domain.placement.rooms import Room
@@ -80,9 +73,9 @@ class Shape(NamedTuple):
         return lacks or (self.crowded.obstacle_to(request) if self.crowded else None)
 
     def _obstacle_to_group(self, request: Request, effort: allocation.Effort | None) -> Reason | None:
-        if obstacle := self.obstacle or opaque_reason(self.opaque & request.resources.keys()):
+        if obstacle := self.obstacle or join_obstacles.opaque_reason(self.opaque & request.resources.keys()):
             return obstacle
-        if request.by_claim and (bare := not_claimable(request, self.claimable)):
+        if request.by_claim and (bare := join_obstacles.not_claimable(request, self.claimable)):
             return bare
         total = dict(self.total)
         for resource, reason in self.withheld:
@@ -112,7 +105,7 @@ class Shape(NamedTuple):
         lacks = allocation.share_shortage(share, self.rooms, effort)
         if lacks is None or lacks is allocation.NOT_COMPARED:
             return lacks
-        if reason := opaque_reason(self.opaque & set(share.of)):
+        if reason := join_obstacles.opaque_reason(self.opaque & set(share.of)):
             return reason
         there = {resource for resource, _ in self.total}
         withheld = (reason for resource, reason in self.withheld if resource in share.of and resource not in there)
@@ -123,7 +116,7 @@ class Shape(NamedTuple):
         """Why the node has no part of a device for the request, whatever is free."""
         if left := self.advertised & set(request.share.resources):
             return leftover_reason(left)
-        return counted_only(request, self.counts_only)
+        return join_obstacles.counted_only(request, self.counts_only)
 
     def preference(self, request: Request, effort: allocation.Effort | None = None) -> Preference:
         """By which nodes are compared for the request (allocation.scores): the less, the fuller.
@@ -365,7 +358,7 @@ class Situations:
                 if key in obstacles:
                     reason = obstacles[key]
                 else:
-                    reason = shape.obstacle_to(request, effort) if shape else NOT_SHARED
+                    reason = shape.obstacle_to(request, effort) if shape else join_obstacles.NOT_SHARED
                     # What a crowded ledger takes depends on the names and namespace of the pod.
                     if reason is not NOT_COMPARED and not (shape and shape.crowded):
                         obstacles[key] = reason
@@ -374,7 +367,7 @@ class Situations:
                 place = unselected
             place.append(name)
         if unselected:
-            refused[OTHER_LABELS] = unselected
+            refused[join_obstacles.OTHER_LABELS] = unselected
         return Filtered(fits, refused)
 
     def preferences(self, request: Request, names: Iterable[str]) -> dict[str, Preference]:

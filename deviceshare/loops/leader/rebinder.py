@@ -18,7 +18,7 @@ from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import current
-from deviceshare.domain.placement.replacement import by_cdi, pod_changes, still_held
+from deviceshare.domain.placement.replacement import awaits, by_cdi, pod_changes, still_held
 from deviceshare.loops.api_objects import subject_of
 from deviceshare.loops.leader.context import ClaimKey, ControllerContext, UnchangedSince, own_key
 from deviceshare.loops.ports import ApiError, ObjectChange, Unavailable
@@ -94,7 +94,7 @@ class Rebinder:
         since, holder = self._unchanged_since(key, claim), self._holder(key.uid, claim)
         holding = self._context.index.holding[key.node]
         mine = [pod for pod in holding if key.uid in (pod.holder_uid, pod.share_uid)]
-        if holder and protocol.awaits(holder, ledger, claim) and not self._rebooted(ledger):
+        if holder and awaits(holder, ledger, claim) and not self._rebooted(ledger):
             if claim.pod and claim.rebound:
                 self._context.wait_until(since + AGAIN_SECONDS)
             who, opaque = claim.holder(key.uid), self._context.fleet.opaque
