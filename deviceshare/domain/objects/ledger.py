@@ -12,29 +12,11 @@ from msgspec import Struct, convert, field, json, to_builtins
 from msgspec.structs import fields, force_setattr, replace
 
 from deviceshare.domain import contract
+from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.devices import Device, Devices
-from deviceshare.domain.objects.hardware import (
-    BY_AGENT,
-    HOOK,
-    INTERCEPT,
-    NO_HARDWARE,
-    NOTHING_PUBLISHED,
-    Hardware,
-    Publication,
-    Withheld,
-)
+from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, INTERCEPT, Hardware, Publication, Withheld
 from deviceshare.domain.objects.object_decoder import ObjectMeta
-from deviceshare.domain.objects.shares import (
-    GROUP,
-    POD,
-    Holder,
-    Share,
-    as_stored,
-    current,
-    packed,
-    stored_once,
-    unpacked,
-)
+from deviceshare.domain.objects.shares import GROUP, POD, Holder, Share
 
 Patch = dict[str, Any]
 """A JSON merge patch (RFC 7386)."""
@@ -79,7 +61,7 @@ class Claim(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
 
     def __post_init__(self) -> None:
         if self.parts:
-            force_setattr(self, "shares", [*self.shares, *unpacked(self.parts)])
+            force_setattr(self, "shares", [*self.shares, *shares.unpacked(self.parts)])
             force_setattr(self, "parts", [])
         if bool(self.group) == bool(self.pod) or bool(self.pod) != bool(self.shares):
             raise ValueError("a claim names a group and its devices, or a pod and its shares")
@@ -87,7 +69,7 @@ class Claim(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     @property
     def devices(self) -> list[Device]:
         """The devices that it holds, whole or in part; former ones not among them."""
-        return sorted({share.device for share in current(self.shares)}) if self.shares else self.whole
+        return sorted({share.device for share in shares.current(self.shares)}) if self.shares else self.whole
 
     @property
     def replaced(self) -> list[Device]:
@@ -118,12 +100,9 @@ class Summary(Struct, frozen=True, gc=False):
     """Why devices are withheld."""
 
 
-NO_SUMMARY: Final = Summary()
-
-
 class LedgerSpec(Struct, frozen=True, gc=False, rename="camel"):
     claims: dict[str, Claim] = field(default_factory=dict)
-    summary: Summary = NO_SUMMARY
+    summary: Summary = Summary()
 
 
 class LedgerStatus(Struct, frozen=True, gc=False, rename="camel"):
@@ -141,14 +120,14 @@ class LedgerStatus(Struct, frozen=True, gc=False, rename="camel"):
     for_shares: list[Device] = field(default_factory=list)
     """The devices that serve shares only, by the node's annotation; likewise `for_groups`. Others serve either."""
     for_groups: list[Device] = field(default_factory=list)
-    published: Publication = NOTHING_PUBLISHED
+    published: Publication = Publication()
     """By DRA drivers, and held by ResourceClaims."""
     reasons: str = ""
     total: str = ""
     """Where versions before `spec.summary` wrote that; as the next two it is only cleared."""
     free: str = ""
     held: str = ""
-    hardware: Hardware = NO_HARDWARE
+    hardware: Hardware = Hardware()
     recovered: list[str] = field(default_factory=list)
     """What people reported as repaired, who may not write the annotation contract.RECOVERED; its words."""
 
@@ -394,10 +373,10 @@ def _claim_json(claim: Claim, again: bool = False) -> dict[str, Any]:
 
 
 def _parts_json(claim: Claim) -> dict[str, Any]:
-    once = stored_once(claim.shares)
+    once = shares.stored_once(claim.shares)
     if len(once) > LISTED:
-        return {"shares": None, "parts": packed(once)}
-    return {"shares": as_stored(once), "parts": None}
+        return {"shares": None, "parts": shares.packed(once)}
+    return {"shares": shares.as_stored(once), "parts": None}
 
 
 def as_json(devices: Iterable[Device]) -> list[dict[str, Any]]:

@@ -8,21 +8,12 @@ from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.devices import Device, Devices, parse_selected, with_uuids
 from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
 from deviceshare.domain.objects.pod_spec import TERMINAL, Container, PodSpec, PodStatus, grace_seconds, have_ended
 from deviceshare.domain.objects.share_wishes import REQUIRED
-from deviceshare.domain.objects.shares import (
-    GROUP,
-    POD,
-    Holder,
-    Share,
-    ShareRequest,
-    current,
-    devices_of_container,
-    field_path,
-    token_fault,
-)
+from deviceshare.domain.objects.shares import GROUP, POD, Holder, Share, ShareRequest
 from deviceshare.domain.vendors import Vendor
 
 # Whose a pod is by its metadata, as the Binding wrote it: whose devices it has, and for which pod they were.
@@ -277,7 +268,7 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         annotations = self.metadata.annotations
         text = annotations.get(contract.SELECTED_DEVICES, "")
         if not text:
-            return tuple(sorted({share.device for share in current(self.shares)}))
+            return tuple(sorted({share.device for share in shares.current(self.shares)}))
         try:
             chosen = parse_selected(msgspec.json.decode(text, type=dict[str, str]))
         except ValueError:
@@ -301,7 +292,7 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
     def rebind(self) -> str:
         """The last request for another device in place of an unhealthy one of which it has a share, or ""."""
         token = self.metadata.annotations.get(contract.REBIND, "") if contract.GROUP in self.metadata.labels else ""
-        return "" if token_fault(token) else token
+        return "" if shares.token_fault(token) else token
 
     @property
     def former(self) -> Devices:
@@ -334,7 +325,7 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         def reads_its_own(container: Container, vendor: Vendor) -> bool:
             path = vendor.field_path
             if vendor in served and container.name in asking:
-                path = field_path(devices_of_container(vendor, container.name))
+                path = shares.field_path(shares.devices_of_container(vendor, container.name))
             return container.path_of(vendor.env) == path
 
         return label + [
