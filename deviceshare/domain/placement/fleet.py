@@ -1,7 +1,7 @@
 """The fleet: all shared nodes with their ledgers, the groups, shares and quotas on them, and binds under way."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -19,19 +19,10 @@ from deviceshare.domain.placement.device_states import DeviceState, device_state
 from deviceshare.domain.placement.holds import not_held
 from deviceshare.domain.placement.join_obstacles import Namespaces, UnreadableObject
 from deviceshare.domain.placement.ledger_budget import Crowding, crowding
+from deviceshare.domain.placement.node_indexes import put, put_at
 from deviceshare.domain.placement.rooms import Room, used
 from deviceshare.domain.placement.shapes import EFFORT, Filtered, Shape, Situations, counts, opaque
 from deviceshare.domain.placement.shared_resources import advertised
-
-T = TypeVar("T")
-
-
-def _put(table: dict[str, T], name: str, value: T | None) -> None:
-    if value is None:
-        table.pop(name, None)
-    else:
-        table[name] = value
-
 
 # Assumptions: what binds under way take in memory, before their claims are written.
 
@@ -83,7 +74,7 @@ class Quotas:
 
     def put(self, name: str, quota: DeviceQuota | None) -> None:
         """Takes in a quota's newest state; None when it is gone."""
-        _put(self._quotas, name, quota)
+        put(self._quotas, name, quota)
 
     def apply(self, quota: DeviceQuota, groups: Iterable[Group]) -> None:
         """Takes in a manifest of a quota, for plans: the known quota's reservations stay, and bound groups count."""
@@ -149,7 +140,7 @@ class Fleet:
 
     def set_node(self, name: str, node: Node | None) -> None:
         """Takes in a node's newest state; None when it is gone."""
-        _put(self._nodes, name, node)
+        put(self._nodes, name, node)
         self._measure(name)
         self._reshape(name)
 
@@ -160,24 +151,22 @@ class Fleet:
             if self._claimed_on.get(uid) == name:
                 del self._claimed_on[uid]
         self._claimed_on |= dict.fromkeys(ledger.claims, name) if ledger else {}
-        _put(self._ledgers, name, ledger)
-        _put(self._states, name, device_states(ledger) if ledger else None)
-        _put(self._crowding, name, crowding(ledger) if ledger else None)
-        _put(self._rooms, name, allocation.rooms(self._states[name]) if ledger else None)
+        put(self._ledgers, name, ledger)
+        put(self._states, name, device_states(ledger) if ledger else None)
+        put(self._crowding, name, crowding(ledger) if ledger else None)
+        put(self._rooms, name, allocation.rooms(self._states[name]) if ledger else None)
         self._measure(name)
         self._reshape(name)
 
     def set_plugin_pods(self, name: str, pods: Mapping[str, frozenset[str]]) -> None:
         """Takes in which pods of the node have which resources from a device plugin, by the pods' UIDs."""
-        _put(self._plugin_pods, name, pods or None)
+        put(self._plugin_pods, name, pods or None)
         self._reshape(name)
 
     def note_hidden(self, name: str, pod: Pod, *, hidden: bool) -> None:
         """Takes in whether a pod of the node hides what it has from a device plugin; "" where its node is hidden."""
-        key, there = pod.metadata.key, self._blind_spots.setdefault(name, {})
-        _put(there, key, UnreadableObject("Pod", key, pod.metadata.fault) if hidden else None)
-        if not there:
-            del self._blind_spots[name]
+        key = pod.metadata.key
+        put_at(self._blind_spots, name, key, UnreadableObject("Pod", key, pod.metadata.fault) if hidden else None)
         for each in (name,) if name else self.names():
             self._reshape(each)
 
@@ -204,17 +193,11 @@ class Fleet:
 
     def set_living(self, uid: str, pod: str, node: str) -> None:
         """Takes in where a pod that received devices of the holder `uid` lives; "" when it no longer does."""
-        pods = self._living.setdefault(uid, {})
-        _put(pods, pod, node or None)
-        if not pods:
-            del self._living[uid]
+        put_at(self._living, uid, pod, node or None)
 
     def nominate(self, pod: str, node: str, request: Request | None) -> None:
         """Takes in where room is made for a waiting pod, which is kept from those of lower priority; "" for nowhere."""
-        if node and request:
-            self._nominated[pod] = node, request
-        else:
-            self._nominated.pop(pod, None)
+        put(self._nominated, pod, (node, request) if node and request else None)
 
     def nominated(self, name: str) -> list[tuple[str, Request]]:
         """The pods for which room is made on the node, and what they want, the first to go there first."""

@@ -18,6 +18,7 @@ from deviceshare.domain.objects.shares import POD, Holder, Request
 from deviceshare.domain.placement.device_states import SHOWN_HOLDERS, DeviceState, held_by, twice_among, unhealthy_among
 from deviceshare.domain.placement.handover import handover_fault
 from deviceshare.domain.placement.ledger_budget import oversize
+from deviceshare.domain.placement.node_indexes import put
 from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
 
@@ -81,10 +82,7 @@ class Namespaces:
 
     def set_labels(self, name: str, labels: Mapping[str, str] | None) -> None:
         """Takes in a namespace's labels; None when it is gone, or they can't be read."""
-        if labels is None:
-            self._labels.pop(name, None)
-        else:
-            self._labels[name] = labels
+        put(self._labels, name, labels)
 
     def knows(self, name: str) -> bool:
         """Whether the namespace's labels are known."""

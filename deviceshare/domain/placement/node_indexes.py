@@ -12,6 +12,27 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.placement import shared_resources
 from deviceshare.domain.placement.device_states import DeviceState
 
+K = TypeVar("K", bound=Hashable)
+L = TypeVar("L", bound=Hashable)
+T = TypeVar("T")
+
+
+def put(table: dict[K, T], key: K, value: T | None) -> None:
+    """Takes in an entry; None when it is gone."""
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
+
+
+def put_at(tables: dict[K, dict[L, T]], place: K, key: L, value: T | None) -> None:
+    """Likewise into one of several tables; none is kept that is empty."""
+    mine = tables.setdefault(place, {})
+    put(mine, key, value)
+    if not mine:
+        del tables[place]
+
+
 # Nodes alike: the shared nodes by a value of theirs, such as their shape, for each selector asked about lately.
 # What thousands of nodes mean for hundreds of waiting groups is reasoned once for each different value. A change of a
 # node moves one name, and nothing is counted again.

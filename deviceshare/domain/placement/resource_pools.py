@@ -15,6 +15,7 @@ from deviceshare.domain.objects.printable import LONGEST_QUOTE, printable, quote
 from deviceshare.domain.objects.quantities import amount
 from deviceshare.domain.objects.resource_slices import AllocatedDevice, ResourceClaim, ResourceSlice, SliceDevice
 from deviceshare.domain.placement.holds import Hold, hold_of, is_firm
+from deviceshare.domain.placement.node_indexes import put, put_at
 from deviceshare.domain.placement.shared_resources import DEVICE_UUID, LEAST_MIB, MOST, MOST_MIB
 from deviceshare.domain.vendors import DraDriver, Vendor
 
@@ -216,7 +217,7 @@ class DraView:
         self._holds: dict[str, dict[str, ResourceClaim]] = {}
         """Our own claims by node and key."""
         self._pools: dict[PoolKey, dict[str, ResourceSlice]] = {}
-        self._pools_of: dict[str, set[PoolKey]] = {}
+        self._pools_of: dict[str, dict[PoolKey, bool]] = {}
         """By node, the pools of which a slice names it."""
         self._claims: dict[PoolKey | str, dict[str, ResourceClaim]] = {}
         """By pool of what they hold, and by the nodes that the allocation may mean otherwise."""
@@ -228,15 +229,11 @@ class DraView:
         nodes: set[str] = set()
         for each in filter(None, (old, new)):
             nodes |= self._nodes_at(each.pool)
-            pool = self._pools.setdefault(each.pool, {})
-            pool.pop(each.metadata.name, None)
-            if each is new and vendors.dra_vendor(each.spec.driver):
-                pool[each.metadata.name] = each
+            known = each is new and vendors.dra_vendor(each.spec.driver)
+            put_at(self._pools, each.pool, each.metadata.name, each if known else None)
             for node in self._nodes_at(each.pool) | {each.spec.node_name}:
-                named = any(one.spec.node_name == node for one in pool.values())
-                _put(self._pools_of, node, each.pool, there=named)
-            if not pool:
-                del self._pools[each.pool]
+                named = any(one.spec.node_name == node for one in self._pools.get(each.pool, {}).values())
+                put_at(self._pools_of, node, each.pool, named or None)
             nodes |= self._nodes_at(each.pool) | {each.spec.node_name}
         return nodes - {""}
 
@@ -244,28 +241,17 @@ class DraView:
         """Takes in a claim's change; returns the nodes that it concerns."""
         nodes: set[str] = set()
         for each in filter(None, (old, new)):
+            key, now = each.metadata.key, each if each is new else None
             if hold := hold_of(each, self._namespace):
                 nodes.add(hold.node)
-                mine_there = self._holds.setdefault(hold.node, {})
-                mine_there.pop(hold.key, None)
-                if each is new:
-                    mine_there[hold.key] = each
-                if not mine_there:
-                    del self._holds[hold.node]
+                put_at(self._holds, hold.node, hold.key, now)
                 continue
             for place in _places(each):
-                mine = self._claims.setdefault(place, {})
-                mine.pop(each.metadata.key, None)
-                if each is new:
-                    mine[each.metadata.key] = each
-                if not mine:
-                    del self._claims[place]
+                put_at(self._claims, place, key, now)
                 nodes |= {place} if isinstance(place, str) else self._nodes_at(place)
-            if each.hidden or each.metadata.key in self._hidden:
+            if each.hidden or key in self._hidden:
                 nodes |= self._pools_of.keys()
-            self._hidden.pop(each.metadata.key, None)
-            if each is new and each.hidden:
-                self._hidden[each.metadata.key] = each
+            put(self._hidden, key, now if each.hidden else None)
         return nodes - {""}
 
     def holds(self, node: str) -> dict[Hold, ResourceClaim]:
@@ -348,13 +334,6 @@ class DraView:
         """Whether the device may be the node's."""
         named = {each.spec.node_name for each in self._pools.get((held.driver, held.pool), {}).values()}
         return node in (named - {""} or claim.nodes or {held.pool})
-
-
-def _put(table: dict[str, set[PoolKey]], node: str, pool: PoolKey, *, there: bool) -> None:
-    pools = table.setdefault(node, set())
-    (pools.add if there else pools.discard)(pool)
-    if not pools:
-        del table[node]
 
 
 def _places(claim: ResourceClaim) -> set[PoolKey | str]:
