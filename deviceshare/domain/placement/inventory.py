@@ -86,16 +86,11 @@ class AnnotationFault(NamedTuple):
 
     annotation: str
     text: str
+    barred: tuple[Vendor, ...] = ()
+    """The vendors of which nobody new gets a device because of it."""
 
     def __str__(self) -> str:
         return f"{self.annotation}: {self.text}"
-
-
-class _Barred(NamedTuple):
-    """A vendor of which nobody new gets a device, and the fault for which that is so."""
-
-    vendor: Vendor
-    fault: AnnotationFault
 
 
 class Dedicated(NamedTuple):
@@ -103,80 +98,64 @@ class Dedicated(NamedTuple):
 
     for_shares: Devices = ()
     for_groups: Devices = ()
-    barred: tuple[_Barred, ...] = ()
     faults: tuple[AnnotationFault, ...] = ()
 
     def split(self, devices: Iterable[Device]) -> tuple[Devices, tuple[Withheld, ...]]:
         """The devices that may be allocated, and those that must not until the annotations are corrected."""
-        kept: list[Device] = []
-        refused: dict[str, list[Device]] = {}
+        by_resource: dict[str, list[Device]] = {}
         for device in devices:
-            (refused.setdefault(device.resource, []) if self._why(device.resource) else kept).append(device)
-        return tuple(kept), tuple(_withheld(r, mine, self._why(r)) for r, mine in refused.items())
-
-    def _why(self, resource: str) -> list[AnnotationFault]:
-        return [each.fault for each in self.barred if each.vendor.supplies(resource)]
-
-
-def _withheld(resource: str, devices: list[Device], faults: list[AnnotationFault]) -> Withheld:
-    reason = f"the node's annotation {'; '.join(map(str, faults))}"
-    return Withheld(resource, reason, correction(faults[0].annotation), devices)
-
-
-class _Reading(NamedTuple):
-    """One annotation's devices, its faults, and of which vendors nobody gets devices because of them."""
-
-    devices: list[Device]
-    barred: list[_Barred]
-    faults: list[AnnotationFault]
+            by_resource.setdefault(device.resource, []).append(device)
+        kept: list[Device] = []
+        refused: list[Withheld] = []
+        for resource, mine in by_resource.items():
+            if why := [each for each in self.faults if any(vendor.supplies(resource) for vendor in each.barred)]:
+                reason = f"the node's annotation {'; '.join(map(str, why))}"
+                refused.append(Withheld(resource, reason, correction(why[0].annotation), mine))
+            else:
+                kept += mine
+        return tuple(kept), tuple(refused)
 
 
 def read_dedicated(annotations: Mapping[str, str], hardware: Hardware) -> Dedicated:
     """The annotations of a node, whose agent reports this."""
-    shares = _named(contract.SHARE_DEVICES, annotations, hardware)
-    groups = _named(contract.GROUP_DEVICES, annotations, hardware)
-    barred, faults = [*shares.barred, *groups.barred], [*shares.faults, *groups.faults]
-    taken = {hardware.identity(device) for device in groups.devices}
-    twice = [device for device in shares.devices if hardware.identity(device) in taken]
+    shares, faults_of_shares = _named(contract.SHARE_DEVICES, annotations, hardware)
+    groups, faults_of_groups = _named(contract.GROUP_DEVICES, annotations, hardware)
+    faults = [*faults_of_shares, *faults_of_groups]
+    taken = {hardware.identity(device) for device in groups}
+    twice = [device for device in shares if hardware.identity(device) in taken]
     for vendor in vendors.vendors_of(device.resource for device in twice):
         mine = described(device for device in twice if vendor.supplies(device.resource))
         text = f"{mine} are in {contract.GROUP_DEVICES}, too; name each device in one of them"
-        faults.append(AnnotationFault(contract.SHARE_DEVICES, text))
-        barred.append(_Barred(vendor, faults[-1]))
-    ill = [each.vendor for each in barred]
+        faults.append(AnnotationFault(contract.SHARE_DEVICES, text, (vendor,)))
+    ill = [vendor for each in faults for vendor in each.barred]
 
-    def sound(found: _Reading) -> Devices:
-        return tuple(d for d in sorted(found.devices) if not any(vendor.supplies(d.resource) for vendor in ill))
+    def sound(found: list[Device]) -> Devices:
+        return tuple(d for d in sorted(found) if not any(vendor.supplies(d.resource) for vendor in ill))
 
-    return Dedicated(sound(shares), sound(groups), tuple(barred), tuple(faults))
+    return Dedicated(sound(shares), sound(groups), tuple(faults))
 
 
-def _named(annotation: str, annotations: Mapping[str, str], hardware: Hardware) -> _Reading:
+def _named(
+    annotation: str, annotations: Mapping[str, str], hardware: Hardware
+) -> tuple[list[Device], list[AnnotationFault]]:
+    """The devices that one annotation names, and what is wrong with it."""
     words = shared_resources.read_annotated(annotations.get(annotation, ""))
     if len(words.resources) > _MOST_RESOURCES:
-        fault = AnnotationFault(annotation, f"it names more than {_MOST_RESOURCES} resources")
-        return _Reading([], [_Barred(vendor, fault) for vendor in vendors.VENDORS], [fault])
+        return [], [AnnotationFault(annotation, f"it names more than {_MOST_RESOURCES} resources", vendors.VENDORS)]
     devices: list[Device] = []
-    faults = [AnnotationFault(annotation, text) for text in words.faults]
     # Which vendor's devices were meant is unknown: those of any that it doesn't name otherwise may be.
-    unnamed = [vendor for vendor in vendors.VENDORS if not any(map(vendor.supplies, words.resources))]
-    barred = [_Barred(vendor, fault) for vendor in unnamed for fault in faults]
+    unnamed = tuple(vendor for vendor in vendors.VENDORS if not any(map(vendor.supplies, words.resources)))
+    faults = [AnnotationFault(annotation, text, unnamed) for text in words.faults]
     for resource, entry in words.resources.items():
-        found = _of_resource(annotation, resource, entry, hardware)
+        # A device that is lost for a while stays what it was.
+        there = [part.device for part in hardware.devices if part.resource == resource]
+        found = shared_resources.named_devices(resource, entry, there, agent=bool(there))
         devices += found.devices
-        wrong = [AnnotationFault(annotation, text) for text in found.faults]
-        barred += [_Barred(vendor, fault) for vendor in vendors.vendors_of([resource]) for fault in wrong]
-        faults += wrong
-    return _Reading(devices, barred, faults)
-
-
-def _of_resource(annotation: str, resource: str, entry: Listed, hardware: Hardware) -> shared_resources.NamedDevices:
-    # A device that is lost for a while stays what it was.
-    there = [part.device for part in hardware.devices if part.resource == resource]
-    found = shared_resources.named_devices(resource, entry, there, agent=bool(there))
-    if annotation == contract.SHARE_DEVICES and resource not in _SHAREABLE:
-        return found._replace(faults=(*found.faults, f"{resource}: shares are parts of {listed(_SHAREABLE)} only"))
-    return found
+        wrong = list(found.faults)
+        if annotation == contract.SHARE_DEVICES and resource not in _SHAREABLE:
+            wrong.append(f"{resource}: shares are parts of {listed(_SHAREABLE)} only")
+        faults += [AnnotationFault(annotation, text, tuple(vendors.vendors_of([resource]))) for text in wrong]
+    return devices, faults
 
 
 # The devices that a node offers to groups and shares, and those that it doesn't, each with the reason.
