@@ -53,11 +53,13 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         What has more entries than any pod needs counts as unreadable.
         """
         meta, spec, status = self.metadata, self.spec, self.status
-        excess = dict.fromkeys(_excess(self), f"more than {_MANY} entries")
+        excess = {path: f"more than {_MANY} entries" for path, count in _COUNTED.items() if count(self) > _MANY}
         held = replace(
             meta,
             labels={key: text for key, text in meta.labels.items() if key.startswith(contract.PREFIX)},
-            annotations={key: text for key, text in meta.annotations.items() if _is_read(key)},
+            annotations={
+                key: text for key, text in meta.annotations.items() if key.startswith(_OURS) or key in _OTHERS_READ
+            },
         )
         if excess:
             held = replace(held, unreadable=excess | (meta.unreadable or {}))
@@ -371,17 +373,8 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         return found | {r for each in asked for r in each.parts if vendors.plugin_vendor_of(r)}
 
 
-def _is_read(annotation: str) -> bool:
-    return annotation.startswith(_OURS) or annotation in _OTHERS_READ
-
-
 def _with_our_variables(container: Container) -> Container:
     return replace(container, env=[each for each in container.env if each.name in _VARIABLES])
-
-
-def _excess(pod: Pod) -> list[str]:
-    """The fields of the pod with more entries than any pod needs."""
-    return [path for path, count in _COUNTED.items() if count(pod) > _MANY]
 
 
 def _emptied(paths: Iterable[str], parent: str) -> dict[str, Any]:

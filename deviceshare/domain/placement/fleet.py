@@ -46,20 +46,15 @@ def left_of(
     rooms: Iterable[tuple[Device, Room]], assumed: Iterable[Assumption], within: str
 ) -> Iterable[tuple[Device, Room]]:
     """The rooms without what binds under way take of their devices; `within` as in `Assumption`."""
-    whole: set[Identity] = set()
-    parts: dict[Identity, list[list[Share]]] = {}
-    for each in assumed:
-        if not within:
-            whole |= identities(each.devices)
-        mine: dict[Identity, list[Share]] = {}
-        for share in each.shares if each.within == within else ():
-            mine.setdefault(share.device.identity, []).append(share)
-        for identity, shares in mine.items():
-            parts.setdefault(identity, []).append(shares)
+    every = tuple(assumed)
+    whole = set() if within else {identity for each in every for identity in identities(each.devices)}
+    parts = [[(share.device.identity, share) for share in each.shares] for each in every if each.within == within]
     for device, room in rooms:
-        left = room._replace(free=0) if device.identity in whole else room
-        for shares in parts.get(device.identity, ()):
-            left = left.less(used(shares, room.size))
+        identity = device.identity
+        left = room._replace(free=0) if identity in whole else room
+        for mine in parts:
+            if shares := [share for key, share in mine if key == identity]:
+                left = left.less(used(shares, room.size))
         yield device, left
 
 

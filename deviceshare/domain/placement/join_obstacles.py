@@ -15,7 +15,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.printable import printable
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import POD, Holder, Request
-from deviceshare.domain.placement.device_states import SHOWN_HOLDERS, DeviceState, held_by, twice_among, unhealthy_among
+from deviceshare.domain.placement.device_states import SHOWN_HOLDERS, DeviceState, held_by, unhealthy_among
 from deviceshare.domain.placement.handover import handover_fault
 from deviceshare.domain.placement.ledger_budget import oversize
 from deviceshare.domain.placement.node_indexes import put
@@ -57,11 +57,6 @@ def node_fault(node: Node) -> Reason | None:
 def ledger_fault(ledger: NodeDevices) -> Reason | None:
     """Why it is unknown who holds which devices of the node."""
     return _fault("the NodeDevices of the node", ledger.metadata, f"kubectl edit ndev {ledger.metadata.name}")
-
-
-def pod_fault(pod: Pod) -> Reason | None:
-    """Why nothing is decided about the pod."""
-    return _fault("the pod", pod.metadata, UnreadableObject("Pod", pod.metadata.key, "").cure)
 
 
 def _fault(what: str, meta: ObjectMeta, cure: str) -> Reason | None:
@@ -242,7 +237,7 @@ def joining_obstacle(ledger: NodeDevices, states: Iterable[DeviceState], holder:
 
 def claimed_twice(states: Iterable[DeviceState], holder: Holder) -> Reason | None:
     """Which of the holder's devices other claims mean, too, whatever the cause."""
-    twice = twice_among(states, holder.uid)
+    twice = [state for state in states if any(each.uid == holder.uid for each in state.claimed_twice)]
     if not twice:
         return None
     others = sorted({str(each) for state in twice for each in state.claimed_twice if each.uid != holder.uid})
@@ -291,7 +286,8 @@ def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reaso
     if by_claim and group is not None and not group.metadata.unreadable and pod.claim != group.claim:
         return _other_handover(group)
     if lacking := pod.lacking(vendors_of(group.spec.resources if group else () if pod.group else share.of)):
-        return pod_fault(pod) or not_injected(lacking)
+        cure = UnreadableObject("Pod", pod.metadata.key, "").cure
+        return _fault("the pod", pod.metadata, cure) or not_injected(lacking)
     if share.faults:
         return Reason(ReasonKind.INVALID_SPEC, f"the share is invalid: {share.faults[0]}", RECREATE_POD)
     if share and (reason := oversize(pod.sharer, share)):

@@ -65,11 +65,8 @@ class Shape(NamedTuple):
 
     def obstacle_to(self, request: Request, effort: allocation.Effort | None = None) -> Reason | None:
         """Why the request doesn't fit."""
-        lacks = (
-            self._obstacle_to_share(request, effort)
-            if not request.resources
-            else self._obstacle_to_group(request, effort)
-        )
+        look = self._obstacle_to_group if request.resources else self._obstacle_to_share
+        lacks = look(request, effort)
         return lacks or (self.crowded.obstacle_to(request) if self.crowded else None)
 
     def _obstacle_to_group(self, request: Request, effort: allocation.Effort | None) -> Reason | None:
@@ -78,16 +75,12 @@ class Shape(NamedTuple):
         if request.by_claim and (bare := join_obstacles.not_claimable(request, self.claimable)):
             return bare
         total = dict(self.total)
-        for resource, reason in self.withheld:
-            if resource in request.resources and resource not in total:
-                return reason
-        lacks = shortage(request, dict(self.free), total)
-        # kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons.
-        if lacks:
-            for resource, reason in self.doubts:
-                if resource in request.resources:
-                    return reason
-            return Reason(ReasonKind.TOO_FULL, f"node(s) too full: {request.holder} needs {lacks}")
+        if reason := _first(self.withheld, request.resources.keys() - total.keys()):
+            return reason
+        if lacks := shortage(request, dict(self.free), total):
+            # kube-scheduler writes the number of nodes before a reason, hence words like those of its own reasons.
+            full = Reason(ReasonKind.TOO_FULL, f"node(s) too full: {request.holder} needs {lacks}")
+            return _first(self.doubts, request.resources) or full
         if not request.share:
             return None
         if none := self.no_shares(request):
@@ -107,10 +100,8 @@ class Shape(NamedTuple):
             return lacks
         if reason := join_obstacles.opaque_reason(self.opaque & set(share.of)):
             return reason
-        there = {resource for resource, _ in self.total}
-        withheld = (reason for resource, reason in self.withheld if resource in share.of and resource not in there)
-        doubts = (reason for resource, reason in self.doubts if resource in share.of)
-        return next(chain(withheld, doubts), lacks)
+        withheld = _first(self.withheld, set(share.of) - dict(self.total).keys())
+        return withheld or _first(self.doubts, share.of) or lacks
 
     def no_shares(self, request: Request) -> Reason | None:
         """Why the node has no part of a device for the request, whatever is free."""
@@ -130,6 +121,10 @@ class Shape(NamedTuple):
         if request.strategy == allocation.SPREAD:
             return sum(room.free for room in self.rooms if room.resource in mine), whole
         return allocation.tightness(request.share, self.rooms, effort), whole
+
+
+def _first(reasons: Iterable[tuple[str, Reason]], resources: Container[str]) -> Reason | None:
+    return next((reason for resource, reason in reasons if resource in resources), None)
 
 
 def counts(devices: Iterable[Device]) -> Counts:
@@ -183,16 +178,6 @@ class Overview(NamedTuple):
 
     fits: NodeLists
     refused: dict[Reason, NodeLists]
-
-
-def overview(request: Request, alike: Mapping[Shape, Sequence[str]]) -> Overview:
-    """Of a request for whole devices; `alike` are the nodes by their shape."""
-    fits, refused = NodeLists([]), dict[Reason, NodeLists]()
-    for shape, names in alike.items():
-        reason = shape.obstacle_to(request)
-        place = refused.setdefault(reason, NodeLists([])) if reason else fits
-        place.lists.append(names)
-    return Overview(fits, refused)
 
 
 # Situations: what each node offers, in a few words, and all nodes by that, kept up to date at each change of one.
@@ -308,11 +293,16 @@ class Situations:
     def overview(self, request: Request) -> Overview:
         """Where a request fits that is met nowhere yet, of all shared nodes that its selector matches."""
         alike = self._alike.names(request.node_selector)
-        if not request.share:
-            return overview(request, alike)
-        found = self.filter(request, sorted(name for names in alike.values() for name in names))
-        refused = {reason: NodeLists([mine]) for reason, mine in found.refused.items()}
-        return Overview(NodeLists([found.fits] if found.fits else []), refused)
+        fits, refused = NodeLists([]), dict[Reason, NodeLists]()
+        if request.share:
+            found = self.filter(request, sorted(name for names in alike.values() for name in names))
+            refused = {reason: NodeLists([mine]) for reason, mine in found.refused.items()}
+            return Overview(NodeLists([found.fits]) if found.fits else fits, refused)
+        for shape, names in alike.items():
+            reason = shape.obstacle_to(request)
+            place = refused.setdefault(reason, NodeLists([])) if reason else fits
+            place.lists.append(names)
+        return Overview(fits, refused)
 
     def most(self, request: Request) -> dict[str, int] | None:
         """The most devices that one node has of each wanted resource; None where some node has, or may have, them all.
