@@ -24,26 +24,23 @@ RENEWED_SECONDS: Final = 600.0
 """A report with turns is written again after this, unchanged: an older one says that its agent stopped reporting."""
 
 
-class ReportedHolder(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """The program that has the turn, or may still have it."""
-
-    pod: str
-    """`namespace/name`"""
-    since: str = ""
-    """When the turn was given."""
-    priority: int = 0
-    asked: bool = False
-    """Whether its slice is over and it was asked to end."""
-    lost_since: str = ""
-    """When its connection was last heard of, where that is lost."""
-
-
 class ReportedWaiter(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """A waiting program."""
 
     pod: str
+    """`namespace/name`"""
     since: str = ""
+    """When it began to wait or, of a holder, when the turn was given."""
     priority: int = 0
+
+
+class ReportedHolder(ReportedWaiter, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """The program that has the turn, or may still have it."""
+
+    asked: bool = False
+    """Whether its slice is over and it was asked to end."""
+    lost_since: str = ""
+    """When its connection was last heard of, where that is lost."""
 
 
 class ReportedQueue(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):

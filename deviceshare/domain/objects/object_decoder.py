@@ -239,13 +239,17 @@ def _read(type_: Any, raw: bytes | Raw, path: str, faults: _Faults) -> Any:
         return _decoder(type_).decode(raw)
     except msgspec.ValidationError as error:
         origin, arguments = get_origin(type_), get_args(type_)
+        members, zero = _form(type_, origin)
         if bytes(raw) == _NULL and path:
-            return _read(type_, _zero(type_, origin), path, faults) if _zero(type_, origin) else _NOTHING
+            return _read(type_, zero, path, faults) if zero else _NOTHING
         if origin in (Union, types.UnionType):
             one, *others = [each for each in arguments if each is not types.NoneType]
             if not others:
                 return _read(one, raw, path, faults)
-        parts = _parts(type_, origin, raw)
+        try:
+            parts = _decoder(members).decode(raw) if members else None
+        except msgspec.ValidationError:
+            parts = None
         if parts is None:
             return _unreadable(path, str(error).partition(" - at `")[0], faults)
         if isinstance(parts, list):
@@ -280,29 +284,13 @@ def _struct(type_: type[Struct], parts: dict[str, Raw], path: str, faults: _Faul
         return _unreadable(path, str(error), faults)
 
 
-def _parts(type_: Any, origin: Any, raw: bytes | Raw) -> dict[str, Raw] | list[Raw] | None:
-    """The members of a value, if it is a list, a map or a Struct."""
-    wanted: Any
+def _form(type_: Any, origin: Any) -> tuple[Any, bytes]:
+    """As what the members of a list, a map or a Struct are read, else None; and what null is of it in those, or b""."""
     if origin is list:
-        wanted = list[Raw]
-    elif origin is dict or (isinstance(type_, type) and issubclass(type_, Struct)):
-        wanted = dict[str, Raw]
-    else:
-        return None
-    try:
-        parts: dict[str, Raw] | list[Raw] = _decoder(wanted).decode(raw)
-    except msgspec.ValidationError:
-        return None
-    return parts
-
-
-def _zero(type_: Any, origin: Any) -> bytes:
-    """The JSON that stands for null in a list or a map."""
-    if origin is list:
-        return b"[]"
+        return list[Raw], b"[]"
     if origin is dict or (isinstance(type_, type) and issubclass(type_, Struct)):
-        return b"{}"
-    return _ZEROS.get(type_, b"")
+        return dict[str, Raw], b"{}"
+    return None, _ZEROS.get(type_, b"")
 
 
 def _unreadable(path: str, why: str, faults: _Faults) -> Any:

@@ -11,7 +11,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.devices import Device, Devices, parse_selected, with_uuids
 from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
-from deviceshare.domain.objects.pod_spec import TERMINAL, Container, PodSpec, PodStatus, grace_seconds, have_ended
+from deviceshare.domain.objects.pod_spec import TERMINAL, Container, PodSpec, PodStatus
 from deviceshare.domain.objects.share_wishes import REQUIRED
 from deviceshare.domain.objects.shares import GROUP, POD, Holder, Share, ShareRequest
 from deviceshare.domain.vendors import Vendor
@@ -32,6 +32,10 @@ def is_impostor(meta: ObjectMeta) -> bool:
     return meta.annotations.get(contract.POD_UID, meta.uid) != meta.uid and not meta.hides("metadata.uid")
 
 
+DEFAULT_GRACE_SECONDS: Final = 30
+"""What the API server writes where a pod names no grace period."""
+LONGEST_GRACE_SECONDS: Final = 3600
+"""Grace periods are capped to this: pods may set days, which the kubelet's eviction doesn't grant."""
 UNSCHEDULABLE: Final = "Unschedulable"
 """The reason of `PodScheduled=False` where no node fits (k8s.io/api/core/v1)."""
 SHARE_KEY: Final = "/"
@@ -197,15 +201,24 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
 
     @property
     def finished(self) -> bool:
-        """Whether all its containers have ended, which its phase alone doesn't prove (pods.py)."""
-        if self.status.phase not in TERMINAL:
+        """Whether all its containers have ended, which its phase alone doesn't prove (pod_spec.py).
+
+        The kubelet publishes `Succeeded` only when they have; there only a container reported as running contradicts
+        that. Of a pod that failed every container must be reported as terminated.
+        """
+        status = self.status
+        if status.phase not in TERMINAL:
             return False
         if not self.spec.node_name or self.metadata.annotations.get(contract.ENDED) == self.metadata.uid:
             return True
-        status = self.status
-        every = (status.container_statuses, status.init_container_statuses, status.ephemeral_container_statuses)
+        kinds = (status.container_statuses, status.init_container_statuses, status.ephemeral_container_statuses)
+        every = [each for statuses in kinds for each in statuses or ()]
+        if status.phase == "Succeeded":
+            return not any(each.running for each in every)
+        if not all(each.terminated for each in every):
+            return False
         containers = [container.name for container in self.spec.containers]
-        return have_ended(status.phase, containers, (each for statuses in every for each in statuses or ()))
+        return bool(containers) and {each.name for each in every}.issuperset(containers)
 
     @property
     def ending(self) -> bool:
@@ -214,8 +227,10 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
 
     @property
     def grace_seconds(self) -> int:
-        """How long its containers may run after the kubelet begins to stop them."""
-        return grace_seconds(self.spec.termination_grace_period_seconds, self.metadata.deletion_grace_period_seconds)
+        """How long its containers may run after the kubelet begins to stop them, by its spec or its deletion."""
+        named, deleting = self.spec.termination_grace_period_seconds, self.metadata.deletion_grace_period_seconds
+        longest = max(DEFAULT_GRACE_SECONDS if named is None else named, deleting or 0, 0)
+        return min(longest, LONGEST_GRACE_SECONDS)
 
     @property
     def lives(self) -> bool:

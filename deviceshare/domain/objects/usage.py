@@ -43,26 +43,23 @@ class NodeUse(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True)
 # The turns of a node, part of an agent's answer to `/usage`: the holder and the queue of each group.
 
 
-class TurnHolder(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """The program that has the turn."""
-
-    pod: str
-    """`namespace/name`"""
-    seconds: float
-    """Since it was given."""
-    priority: int = 0
-    asked: bool = False
-    """Whether its slice is over and it was asked to end."""
-    lost: float = 0.0
-    """Seconds since its connection was last heard of, where that is lost."""
-
-
 class TurnWaiter(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """A waiting program."""
 
     pod: str
+    """`namespace/name`"""
     seconds: float
+    """Since it began to wait or, of a holder, since the turn was given."""
     priority: int = 0
+
+
+class TurnHolder(TurnWaiter, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """The program that has the turn."""
+
+    asked: bool = False
+    """Whether its slice is over and it was asked to end."""
+    lost: float = 0.0
+    """Seconds since its connection was last heard of, where that is lost."""
 
 
 class TurnQueue(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):

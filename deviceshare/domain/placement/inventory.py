@@ -15,7 +15,6 @@ from deviceshare.domain.placement import shared_resources
 from deviceshare.domain.placement.shared_resources import Annotated, Counted, Listed
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
-from deviceshare.domain.wording import listed as enumerated
 
 # DRA obstacles: devices that nobody gets by the word of DRA drivers, whichever source numbers the node's devices.
 # Where an agent reports and a DRA driver publishes, the agent's numbers and its word on health count, and a device
@@ -29,12 +28,12 @@ _NAME: Final = f"{_COMPARE}, or name the node's devices (kubectl annotate node N
 
 
 def kept_by_dra(
-    devices: Iterable[Device], hardware: Hardware, published: Publication, listed: Collection[str]
+    devices: Iterable[Device], hardware: Hardware, published: Publication, annotated: Collection[str]
 ) -> tuple[Devices, tuple[Withheld, ...]]:
-    """The devices that may be allocated, and what may not; `listed` are the resources of the annotation."""
+    """The devices that may be allocated, and what may not; `annotated` are the resources of the annotation."""
     devices = tuple(devices)
     barred: list[Withheld] = []
-    for each in (*published.withheld, *_contradictions(hardware, published, listed)):
+    for each in (*published.withheld, *_contradictions(hardware, published, annotated)):
         mine = _meant(each, devices, hardware)
         devices = tuple(device for device in devices if device not in mine)
         barred.append(Withheld(each.resource, each.reason, each.cure, sorted(each.devices or mine)))
@@ -50,11 +49,11 @@ def _meant(each: Withheld, devices: Devices, hardware: Hardware) -> set[Device]:
     return {device for device in devices if hardware.identity(device) in named}
 
 
-def _contradictions(hardware: Hardware, published: Publication, listed: Collection[str]) -> Iterable[Withheld]:
+def _contradictions(hardware: Hardware, published: Publication, annotated: Collection[str]) -> Iterable[Withheld]:
     """What only one of the two knows. Where there is no agent, or no driver, there is one word only."""
     if hardware.published or not hardware.devices:
         return
-    for resource in sorted(published.resources - set(listed)):
+    for resource in sorted(published.resources - set(annotated)):
         there = {part.uuid: part.device for part in published.devices if part.resource == resource and not part.lost}
         seen = {part.uuid: part for part in hardware.devices if part.resource == resource}
         if not seen:
@@ -217,21 +216,21 @@ def _of_vendor(
     vendor: Vendor, words: Annotated, seen: Mapping[str, list[Part]], counts: Mapping[str, Counted]
 ) -> Offer:
     there = {r: _there(r, seen.get(r), counts.get(r)) for r in (*seen, *counts) if vendors.vendor_of(r) is vendor}
-    listed = {r: entry for r, entry in words.resources.items() if vendors.vendor_of(r) is vendor}
-    if words.faults and not listed:
+    named = {r: entry for r, entry in words.resources.items() if vendors.vendor_of(r) is vendor}
+    if words.faults and not named:
         reason = f"{_UNREAD}: {words.faults[0]}"
         return Offer(withheld=tuple(Withheld(r, reason, _CORRECT, list(devices)) for r, devices in there.items()))
-    if listed:
-        found = {r: _annotated(r, entry, there.get(r, ()), agent=r in seen) for r, entry in listed.items()}
+    if named:
+        found = {r: _annotated(r, entry, there.get(r, ()), agent=r in seen) for r, entry in named.items()}
         found |= {
             r: Offer(withheld=(Withheld(r, KEPT_OUT, devices=list(there[r])),)) for r in there.keys() - found.keys()
         }
     else:
         found = {r: _counted(r, devices, counts.get(r)) for r, devices in there.items()}
     numbers = Counter(device.index for each in found.values() for device in each.devices)
-    if len(found) > 1 and (not listed or max(numbers.values(), default=0) > 1):
-        names = sorted(listed or found)
-        reason = f"{enumerated(names)} share {vendor.env} and may be the same devices"
+    if len(found) > 1 and (not named or max(numbers.values(), default=0) > 1):
+        names = sorted(named or found)
+        reason = f"{listed(names)} share {vendor.env} and may be the same devices"
         example = f"{contract.INVENTORY_ANNOTATION}={names[0]}=0-3,{names[1]}=4-7"
         cure = f"name one of them, or other devices of each (kubectl annotate node NODE --overwrite {example})"
         found = {r: Offer(withheld=(Withheld(r, reason, cure),), faults=each.faults) for r, each in found.items()}

@@ -270,10 +270,7 @@ class DraView:
         of a group's hold is a stranger's.
         """
         rows = [(vendor, vendor.dra) for vendor in vendors.VENDORS if vendor.dra]
-        found = [self._of_driver(node, vendor, driver, claims_known, holders) for vendor, driver in rows]
-        every = [each for each in found if each != NOTHING_PUBLISHED]
-        if len(every) < 2:
-            return every[0] if every else NOTHING_PUBLISHED
+        every = [self._of_driver(node, vendor, driver, claims_known, holders) for vendor, driver in rows]
         return Publication(
             next(filter(None, (each.driver for each in every)), ""),
             [part for each in every for part in each.devices],
