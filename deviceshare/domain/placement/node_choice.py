@@ -47,13 +47,20 @@ def barred(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
 def ruled_out(fleet: Fleet, request: Request, pods: Iterable[Pod]) -> list[Barred]:
     """The pods for which there is no room for what is requested, in the order of their names."""
     picky = [pod for pod in pods if pod.pending and (pod.spec.node_selector or pod.spec.affinity)]
-    places, rules_out, found = cache(partial(_places, fleet, request)), _Comparison(), []
+    places, left, found = cache(partial(_places, fleet, request)), MOST_COMPARED, []
+    reasons: dict[bytes, Reason | None] = {}  # by what pods ask for: those of a Deployment ask for the same
     for pod in sorted(picky, key=lambda pod: pod.metadata.key):
-        frozen = pod.spec.affinity is not None and pod.spec.affinity.frozen_in
-        nodes, what = places(frozen)
-        if rules_out(pod, nodes):
+        selector, affinity = pod.spec.node_selector, pod.spec.affinity
+        asked = msgspec.json.encode((selector, affinity))
+        if asked not in reasons:
+            frozen = affinity is not None and affinity.frozen_in
+            nodes, what = places(frozen)
+            bars = ((left := left - len(asked)) >= 0 and not admits(selector, affinity, node) for node in nodes)
             requirement, cure = (_WRITTEN, _RECREATE) if frozen else (_OWN, _CHANGE)
-            found.append(Barred(pod, Reason(ReasonKind.NODES_RULED_OUT, f"{requirement} rules out {what}", cure)))
+            why = Reason(ReasonKind.NODES_RULED_OUT, f"{requirement} rules out {what}", cure)
+            reasons[asked] = why if nodes and all(bars) else None
+        if reason := reasons[asked]:
+            found.append(Barred(pod, reason))
     return found
 
 
@@ -61,25 +68,6 @@ def outsiders(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
     """The pods that name the group and wait because it takes none of their namespace, in the order of their names."""
     found = ((pod, fleet.namespaces.obstacle(group, pod.metadata.namespace)) for pod in pods if pod.pending)
     return [Barred(pod, reason) for pod, reason in sorted(found, key=lambda each: each[0].metadata.key) if reason]
-
-
-class _Comparison:
-    """Whether a pod rules out every one of some nodes; once for pods that ask for the same, as a Deployment's do."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, bool] = {}
-        self._left = MOST_COMPARED
-
-    def __call__(self, pod: Pod, nodes: list[Node]) -> bool:
-        """`nodes` follow from what the pod asks for."""
-        asked = msgspec.json.encode((pod.spec.node_selector, pod.spec.affinity))
-        if asked not in self._known:
-            self._known[asked] = bool(nodes) and all(self._rules_out(pod, node, len(asked)) for node in nodes)
-        return self._known[asked]
-
-    def _rules_out(self, pod: Pod, node: Node, size: int) -> bool:
-        self._left -= size
-        return self._left >= 0 and not admits(pod.spec.node_selector, pod.spec.affinity, node)
 
 
 def _places(fleet: Fleet, request: Request, now: bool) -> tuple[list[Node], str]:
