@@ -244,8 +244,12 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
 
     def holds(self, uid: str, node: str) -> bool:
         """Whether the pod may hold devices of the holder with this UID on the node."""
+        return self.lives_on(node) and self.may_be_of(uid)
+
+    def may_be_of(self, uid: str) -> bool:
+        """Whether the pod may have received devices of the holder with this UID, wherever it is."""
         known = bool(self.holder_uid) or not self.metadata.hides("metadata.annotations")
-        return self.lives_on(node) and (uid in (self.holder_uid, self.share_uid) or not known)
+        return uid in (self.holder_uid, self.share_uid) or not known
 
     @property
     def pending(self) -> bool:

@@ -108,17 +108,8 @@ def left_behind(group: Group, pods: Iterable[Pod]) -> list[Pod]:
 
     That a pod has failed doesn't prove it, since others than its kubelet may have written so; that it succeeded does.
     """
-    node, uid = group.node, group.uid
-    return [pod for pod in pods if _may_be_on(pod, node) and _may_be_of(pod, uid) and pod.status.phase != "Succeeded"]
-
-
-def _may_be_on(pod: Pod, node: str) -> bool:
-    return pod.node == node or (not pod.node and pod.metadata.hides("spec.nodeName"))
-
-
-def _may_be_of(pod: Pod, uid: str) -> bool:
-    known = bool(pod.holder_uid) or not pod.metadata.hides("metadata.annotations")
-    return uid in (pod.holder_uid, pod.share_uid) or not known
+    may_run = (pod for pod in pods if pod.status.phase != "Succeeded" and pod.may_be_of(group.uid))
+    return [pod for pod in may_run if pod.node == group.node or (not pod.node and pod.metadata.hides("spec.nodeName"))]
 
 
 # Cordoned nodes: a group of which no pod runs follows a pod that waits to another node, as after a drain.
@@ -276,24 +267,18 @@ def misfit(pod: Pod, requests: Amounts, node: Node, used: Amounts) -> Reason | N
 
 
 def _shortage(requests: Amounts, allocatable: Mapping[str, int], used: Amounts) -> Reason | None:
-    lacking = [
-        resource
-        for resource, number in sorted(requests.items())
+    lacking = []
+    for resource, number in sorted(requests.items()):
+        there = allocatable.get(resource, 1 if resource.startswith(tuple(EXCLUSIVE)) else 0)
         # The ledger decides on parts of devices; a node advertises more than it has, once it does.
-        if number
-        > allocatable.get(resource, _one_of(resource)) - (0 if resource in DIALECTS else used.get(resource, 0))
-    ]
+        if number > there - (0 if resource in DIALECTS else used.get(resource, 0)):
+            lacking.append(resource)
     if not lacking:
         return None
     return Reason(ReasonKind.INSUFFICIENT, ", ".join(dict.fromkeys(map(_lacks, lacking))))
 
 
-def _one_of(resource: str) -> int:
-    return int(resource.startswith(tuple(EXCLUSIVE)))
-
-
 def _lacks(resource: str) -> str:
-    """In kube-scheduler's words."""
     if said := next((text for kind, text in EXCLUSIVE.items() if resource.startswith(kind)), ""):
         return said
     return "Too many pods" if resource == PODS else f"Insufficient {resource}"

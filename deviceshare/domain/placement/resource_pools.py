@@ -97,17 +97,15 @@ def _trouble(node: str, slices: list[ResourceSlice]) -> str:
 
 
 def _read(vendor: Vendor, driver: DraDriver, every: list[tuple[str, SliceDevice]]) -> PoolReading:
-    whole = [(name, part) for name in every if (part := _whole(vendor, driver, name[1]))]
-    pieces = [(name, part) for name in every if (part := _parent(vendor, driver, name[1]))]
+    found = [(name, part) for name in every if (part := _part(vendor, driver, name[1]))]
+    whole, pieces = ([each for each in found if each[1].mig is mig] for mig in (False, True))
     counters = {counter for (_, device), _ in whole for counter in _counters(device)}
     # Of a GPU that can be split on demand the parts are only possible ones until somebody gets one.
     split = {part.uuid for (_, device), part in pieces if not _counters(device) & counters}
     parts = {part.uuid: part for _, part in pieces if part.uuid in split}
     parts |= {part.uuid: replace(part, mig=part.uuid in split) for _, part in whole}
     by_pci = {part.pci: part for _, part in whole if part.pci}
-    named: dict[PoolDevice, Device | None] = {
-        (pool, device.name): part.device for (pool, device), part in (*whole, *pieces)
-    }
+    named: dict[PoolDevice, Device | None] = {(pool, device.name): part.device for (pool, device), part in found}
     odd = []
     for pool, device in every:
         if device.fields.attributes.type.string == PASSED_THROUGH:
@@ -119,7 +117,7 @@ def _read(vendor: Vendor, driver: DraDriver, every: list[tuple[str, SliceDevice]
     uuids, numbers = [part.uuid for _, part in whole], [part.index for part in parts.values()]
     if not trouble and (len(uuids) > len(set(uuids)) or len(numbers) > len(set(numbers))):
         trouble = f"the DRA driver {driver.name} publishes two devices of one number or one UUID"
-    tainted = [found for (_, device), part in whole if (found := _tainted(vendor, driver, device, part))]
+    tainted = [each for (_, device), part in whole if (each := _tainted(vendor, driver, device, part))]
     versions = {device.fields.attributes.driver_version.version for _, device in every} - {""}
     return PoolReading(
         tuple(sorted(parts.values(), key=lambda part: (part.index, part.uuid))),
@@ -130,29 +128,16 @@ def _read(vendor: Vendor, driver: DraDriver, every: list[tuple[str, SliceDevice]
     )
 
 
-def _whole(vendor: Vendor, driver: DraDriver, device: SliceDevice) -> Part | None:
-    known = device.fields.attributes
-    number = _number(driver.whole, device.name)
-    if known.type.string != WHOLE_GPU or number is None or not DEVICE_UUID.fullmatch(known.uuid.string):
+def _part(vendor: Vendor, driver: DraDriver, device: SliceDevice) -> Part | None:
+    """The whole device that it is or, as one that is split (`mig`), of which it is a part."""
+    known, mig = device.fields.attributes, device.fields.attributes.type.string == MIG_PART
+    if known.type.string not in (WHOLE_GPU, MIG_PART):
         return None
-    return Part(
-        vendor.resource,
-        number,
-        known.uuid.string,
-        _shown(known.product_name.string),
-        _mib(device),
-        _shown(known.pci.string),
-    )
-
-
-def _parent(vendor: Vendor, driver: DraDriver, device: SliceDevice) -> Part | None:
-    """The device that a part is of."""
-    known = device.fields.attributes
-    number = _number(driver.part, device.name)
-    if known.type.string != MIG_PART or number is None or not DEVICE_UUID.fullmatch(known.parent_uuid.string):
+    number, uuid = _number(driver.part if mig else driver.whole, device.name), known.parent_uuid if mig else known.uuid
+    if number is None or not DEVICE_UUID.fullmatch(uuid.string):
         return None
-    model = _shown(known.product_name.string)
-    return Part(vendor.resource, number, known.parent_uuid.string, model, mig=True)
+    size, pci = (0, "") if mig else (_mib(device), _shown(known.pci.string))
+    return Part(vendor.resource, number, uuid.string, _shown(known.product_name.string), size, pci, mig=mig)
 
 
 def _number(pattern: str, name: str) -> int | None:
