@@ -186,19 +186,16 @@ class ObjectDecoder(Generic[T]):
         return replace(found, metadata=replace(metadata, unreadable=faults))
 
     def _read(self, raw: bytes | Raw) -> tuple[T, dict[str, str]]:
-        found, faults = self._whole(raw)
-        return (self._trim(found) if self._trim and found is not _NOTHING else found), faults
-
-    def _whole(self, raw: bytes | Raw) -> tuple[T, dict[str, str]]:
         try:
-            return self._part_by_part(raw)
+            found, faults = self._part_by_part(raw)
         except msgspec.ValidationError:
             raise
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             try:
-                return self._part_by_part(plain_json(bytes(raw)))
+                found, faults = self._part_by_part(plain_json(bytes(raw)))
             except (RecursionError, UnicodeDecodeError) as error:
                 raise msgspec.DecodeError(str(error)) from error
+        return (self._trim(found) if self._trim and found is not _NOTHING else found), faults
 
     def _part_by_part(self, raw: bytes | Raw) -> tuple[T, dict[str, str]]:
         try:

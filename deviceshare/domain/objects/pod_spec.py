@@ -151,7 +151,6 @@ _MOST_SHARES: Final = 1024
 class ExtendedResourceRequest(Struct, frozen=True, gc=False, rename="camel"):
     """One container's extended resource that DRA serves."""
 
-    container_name: str = ""
     resource_name: str = ""
 
 

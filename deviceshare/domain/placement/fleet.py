@@ -243,7 +243,7 @@ class Fleet:
 
     def names(self) -> list[str]:
         """Every node that is or was shared, sorted."""
-        return self.situations.names
+        return list(self.situations.names)
 
     def shared_nodes(self, names: Iterable[str] | None = None) -> list[Node]:
         """The nodes that are shared, in the order of `names`, or all, sorted."""

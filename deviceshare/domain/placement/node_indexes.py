@@ -3,7 +3,7 @@
 import sys
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import count
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -47,14 +47,16 @@ V = TypeVar("V", bound=Hashable)
 
 
 class _Selected(Generic[V]):
-    """The nodes that one selector matches."""
+    """The nodes that one selector matches. Not to be kept: it changes with the nodes."""
 
     __slots__ = ("every", "names", "version", "wanted")
 
     def __init__(self, wanted: frozenset[tuple[str, str]], version: int) -> None:
         self.wanted = wanted
         self.version = version
+        """Another one whenever `names` may be another."""
         self.names: dict[V, list[str]] = {}
+        """By value, the nodes that have all of these labels, sorted."""
         self.every: set[str] = set()
 
     def matches(self, labels: Labels) -> bool:
@@ -104,19 +106,8 @@ class NodesAlike(Generic[V]):
                 each.add(name, new)
             each.version = next(self._versions)
 
-    def names(self, selector: Labels) -> Mapping[V, Sequence[str]]:
-        """By value, the nodes that have all of these labels, sorted. Not to be kept: it changes with the nodes."""
-        return self._selected(selector).names
-
-    def every(self, selector: Labels) -> Set[str]:
-        """The nodes that have all of these labels; likewise."""
-        return self._selected(selector).every
-
-    def version(self, selector: Labels) -> int:
-        """Another one whenever `names` may be another."""
-        return self._selected(selector).version
-
-    def _selected(self, selector: Labels) -> _Selected[V]:
+    def of(self, selector: Labels) -> _Selected[V]:
+        """The nodes that have all of these labels."""
         if not selector:
             return self._all
         wanted = frozenset(selector.items())

@@ -246,7 +246,8 @@ class Situations:
         self._alike: NodesAlike[Shape] = NodesAlike()
         """By the outlines of their shapes."""
         self._devices = NodesAlike[DeviceCounts]()
-        self._names: list[str] = []
+        self.names: list[str] = []
+        """Every node that is or was shared, sorted. Not to be kept, either."""
         self._numbers = count(1)
         self._changed: dict[str, int] = {}
         """By node, the number of its last change."""
@@ -266,10 +267,10 @@ class Situations:
         if shape is None:
             self._changed.pop(name, None)
             if known:
-                del self._names[bisect_left(self._names, name)]
+                del self.names[bisect_left(self.names, name)]
             return
         if not known:
-            insort(self._names, name)
+            insort(self.names, name)
         self._changed[name] = next(self._numbers)
 
     def count(self, name: str, node: Node | None, ledger: NodeDevices | None, states: Iterable[DeviceState]) -> None:
@@ -281,18 +282,13 @@ class Situations:
         """The node's shape; None for nodes that are unknown."""
         return self._whole.of.get(name)
 
-    @property
-    def names(self) -> list[str]:
-        """Every node that is or was shared, sorted."""
-        return list(self._names)
-
     def selected(self, selector: Mapping[str, str]) -> Set[str]:
         """The shared nodes that have all of these labels. Not to be kept: it changes with the nodes."""
-        return self._alike.every(selector)
+        return self._alike.of(selector).every
 
     def overview(self, request: Request) -> Overview:
         """Where a request fits that is met nowhere yet, of all shared nodes that its selector matches."""
-        alike = self._alike.names(request.node_selector)
+        alike = self._alike.of(request.node_selector).names
         fits, refused = NodeLists([]), dict[Reason, NodeLists]()
         if request.share:
             found = self.filter(request, sorted(name for names in alike.values() for name in names))
@@ -309,7 +305,7 @@ class Situations:
 
         The nodes that count are the shared ones that the request's selector matches. None also where there is none.
         """
-        different, wanted = self._devices.names(request.node_selector), request.resources
+        different, wanted = self._devices.of(request.node_selector).names, request.resources
         most = dict.fromkeys(wanted, 0)
         for each in different:
             mine = each.of(wanted)
@@ -320,7 +316,7 @@ class Situations:
 
     def largest(self, resources: Collection[str]) -> int:
         """MiB of the largest device of these resources on a shared node; 0 where that of some device is unknown."""
-        every = self._devices.names({})
+        every = self._devices.of({}).names
         sizes = [size for each in every for resource, size in each.sizes if resource in resources]
         return max(sizes) if sizes and all(sizes) else 0
 
@@ -330,7 +326,7 @@ class Situations:
         Only what `overview` says of requests for shares may change without it.
         """
         changed = (self._changed.get(name, 0) for name in names)
-        return (len(self._alike), self._alike.version(selector), self._devices.version(selector), *changed)
+        return (len(self._alike), self._alike.of(selector).version, self._devices.of(selector).version, *changed)
 
     def filter(self, request: Request, names: Iterable[str]) -> Filtered:
         """Those of the nodes on which the request fits, and the others by the reason."""

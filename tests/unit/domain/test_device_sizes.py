@@ -41,7 +41,7 @@ def test_nodes_with_the_same_devices_are_looked_at_once() -> None:
     for number in range(100):
         fleet.set_node(f"n{number}", a_node(f"n{number}"))
         fleet.set_ledger(f"n{number}", sized(f"n{number}", 8192))
-    different = fleet.situations._devices.names({})
+    different = fleet.situations._devices.of({}).names
     assert (fleet.largest((GPU,)), len(different)) == (8192, 1)
     fleet.set_ledger("n1", sized("n1", 4096))
     assert (fleet.largest((GPU,)), len(different)) == (8192, 2)
