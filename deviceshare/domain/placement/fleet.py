@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.device_quota import DeviceQuota, Reservation, counted, reservation_of
-from deviceshare.domain.objects.devices import Device, Devices, Identity, identities
+from deviceshare.domain.objects.devices import Device, Devices, identities
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
@@ -35,27 +35,6 @@ class Assumption(NamedTuple):
     shares: tuple[Share, ...] = ()
     within: str = ""
     """The UID of the group of whose devices the shares are parts."""
-
-
-def touched(assumed: Iterable[Assumption]) -> set[Identity]:
-    """The devices that nobody else gets whole."""
-    return {device.identity for each in assumed for device in (*each.devices, *(s.device for s in each.shares))}
-
-
-def left_of(
-    rooms: Iterable[tuple[Device, Room]], assumed: Iterable[Assumption], within: str
-) -> Iterable[tuple[Device, Room]]:
-    """The rooms without what binds under way take of their devices; `within` as in `Assumption`."""
-    every = tuple(assumed)
-    whole = set() if within else {identity for each in every for identity in identities(each.devices)}
-    parts = [[(share.device.identity, share) for share in each.shares] for each in every if each.within == within]
-    for device, room in rooms:
-        identity = device.identity
-        left = room._replace(free=0) if identity in whole else room
-        for mine in parts:
-            if shares := [share for key, share in mine if key == identity]:
-                left = left.less(used(shares, room.size))
-        yield device, left
 
 
 # The DeviceQuotas as the mirror shows them, and which of them keeps a group from being bound.
@@ -262,14 +241,29 @@ class Fleet:
 
     def free(self, name: str) -> Devices:
         """Devices of the node that neither a claim nor an assumption holds."""
-        assumed = touched(self._assumed_on(name))
+        assumed = {
+            device.identity
+            for each in self._assumed_on(name)
+            for device in (*each.devices, *(share.device for share in each.shares))
+        }
         return tuple(device for device in free_devices(self.states(name)) if device.identity not in assumed)
 
     def rooms(self, name: str, within: str = "") -> tuple[tuple[Device, Room], ...]:
         """What is left for shares of the devices of the group with the UID `within`, or of nobody's."""
-        left = allocation.rooms(self.states(name), within) if within else self._rooms.get(name, ())
-        assumed = self._assumed_on(name)
-        return tuple(left_of(left, assumed, within)) if assumed else left
+        rooms = allocation.rooms(self.states(name), within) if within else self._rooms.get(name, ())
+        if not (assumed := self._assumed_on(name)):
+            return rooms
+        whole = set() if within else {identity for each in assumed for identity in identities(each.devices)}
+        parts = [[(share.device.identity, share) for share in each.shares] for each in assumed if each.within == within]
+        left = []
+        for device, room in rooms:
+            identity = device.identity
+            rest = room._replace(free=0) if identity in whole else room
+            for mine in parts:
+                if shares := [share for key, share in mine if key == identity]:
+                    rest = rest.less(used(shares, room.size))
+            left.append((device, rest))
+        return tuple(left)
 
     def available(self, name: str, within: str = "") -> allocation.Available:
         """What of the node neither a claim nor an assumption holds."""

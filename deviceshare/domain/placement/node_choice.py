@@ -150,21 +150,18 @@ def usable(node: Node, pod: Pod) -> bool:
 
 def pinned_to(node: str, affinity: Affinity | None) -> dict[str, Any]:
     """A JSON merge patch of `spec.affinity`, after which it admits this node at most."""
+    here = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = affinity.terms if affinity else None
-    pinned = [{"matchFields": [_here(node)]}] if terms is None else [_tightened(term, node) for term in terms]
+    pinned = [{"matchFields": [here]}] if terms is None else [_tightened(term, here) for term in terms]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": pinned}}}
 
 
-def _tightened(term: NodeTerm, node: str) -> dict[str, Any]:
+def _tightened(term: NodeTerm, here: dict[str, Any]) -> dict[str, Any]:
     whole = {key: value for key, value in msgspec.to_builtins(term).items() if value is not None}
-    fields, here = whole.get("matchFields") or [], _here(node)
+    fields = whole.get("matchFields") or []
     if not fields and not whole.get("matchExpressions"):
         return whole
     return {**whole, "matchFields": fields if here in fields else [*fields, here]}
-
-
-def _here(node: str) -> dict[str, Any]:
-    return {"key": "metadata.name", "operator": "In", "values": [node]}
 
 
 # Occupancy: what the pods on each node request of it, kept up to date at each change of a pod.

@@ -113,7 +113,8 @@ def by_cdi(ledger: NodeDevices, devices: Iterable[Device]) -> bool:
 def is_current(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
     """Whether the pod's containers see the claim's devices when they start."""
     if pod.sealed:
-        return _same_all(pod.devices, claim.devices)
+        one, other = sorted(pod.devices), sorted(claim.devices)
+        return len(one) == len(other) and all(map(same, one, other))
     annotations, wanted = pod.metadata.annotations, handover.annotations_of(claim.devices, ledger.status.handover)
     return all(annotations.get(key) == wanted.get(key) for key in _keys())
 
@@ -153,11 +154,6 @@ def _received(pod: Pod, claim: Claim) -> Iterable[Device]:
 def _replaced(pod: Pod, claim: Claim) -> set[Device]:
     """All that the pod ever received and the claim doesn't hold any more."""
     return {device for device in pod.received if not any(same(device, now) for now in claim.devices)}
-
-
-def _same_all(some: Iterable[Device], others: Iterable[Device]) -> bool:
-    one, other = sorted(some), sorted(others)
-    return len(one) == len(other) and all(map(same, one, other))
 
 
 def _keys() -> list[str]:

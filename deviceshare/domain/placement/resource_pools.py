@@ -13,7 +13,7 @@ from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Part, Publica
 from deviceshare.domain.objects.nodes import REPELLING
 from deviceshare.domain.objects.printable import LONGEST_QUOTE, printable, quoted
 from deviceshare.domain.objects.quantities import amount
-from deviceshare.domain.objects.resource_slices import AllocatedDevice, ResourceClaim, ResourceSlice, SliceDevice
+from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice, SliceDevice
 from deviceshare.domain.placement.holds import Hold, hold_of, is_firm
 from deviceshare.domain.placement.node_indexes import put, put_at
 from deviceshare.domain.placement.shared_resources import DEVICE_UUID, LEAST_MIB, MOST, MOST_MIB
@@ -294,8 +294,7 @@ class DraView:
             elif len(names) == len(hold.uuids) and is_firm(claim):
                 firm += hold.uuids
         holds, unknown = _match(reading, held)
-        if unknown:
-            withheld += _unmatched(vendor, driver, unknown)
+        withheld += _unmatched(vendor, driver, unknown)
         return Publication(
             reading.driver, list(reading.parts), holds, withheld, sorted(firm) if self._with_holds else None
         )
@@ -308,14 +307,10 @@ class DraView:
         found: dict[PoolDevice, set[str]] = {}
         for name, claim in claims.items():
             for each in claim.holds:
-                if each.driver == driver.name and self._is_here(node, claim, each):
+                named = {one.spec.node_name for one in self._pools.get((each.driver, each.pool), {}).values()} - {""}
+                if each.driver == driver.name and node in (named or claim.nodes or {each.pool}):
                     found.setdefault((each.pool, each.device), set()).add(name)
         return found
-
-    def _is_here(self, node: str, claim: ResourceClaim, held: AllocatedDevice) -> bool:
-        """Whether the device may be the node's."""
-        named = {each.spec.node_name for each in self._pools.get((held.driver, held.pool), {}).values()}
-        return node in (named - {""} or claim.nodes or {held.pool})
 
 
 def _places(claim: ResourceClaim) -> set[PoolKey | str]:
