@@ -211,6 +211,10 @@ class NodeDevices(Struct, frozen=True, dict=True, rename="camel"):
         """The devices that the node has, but not for groups, in its present numbering, and why."""
         return {self.present(d): each.text for each in self.status.withheld for d in each.devices}
 
+    def with_claims(self, claims: dict[str, Claim]) -> "NodeDevices":
+        """The ledger as it would be with these claims."""
+        return replace(self, spec=replace(self.spec, claims=claims))
+
     def unknown(self, resource: str) -> Withheld | None:
         """The entry for a resource of which it is unknown which devices are there."""
         return next((w for w in self.status.withheld if w.resource == resource and not w.devices), None)
@@ -276,22 +280,18 @@ def claim_patch(ledger: NodeDevices, uid: str, claim: Claim) -> Patch:
 
 def claims_patch(ledger: NodeDevices, claims: Mapping[str, Claim]) -> Patch:
     """Writes several claims by their holders' UIDs, if nobody wrote the ledger meanwhile."""
-    return {
-        "metadata": {"resourceVersion": ledger.metadata.resource_version},
-        "spec": {"claims": {uid: _claim_json(claim, uid in ledger.claims) for uid, claim in claims.items()}},
-    }
+    return _patch(ledger, {uid: _claim_json(claim, uid in ledger.claims) for uid, claim in claims.items()})
 
 
 def restoring_patch(ledger: NodeDevices, claims: Mapping[str, Claim | None]) -> Patch:
     """Writes claims in the place of ones that can't be read, or drops these, if nobody wrote the ledger meanwhile."""
     nothing = dict.fromkeys(each.encode_name for each in fields(Claim))
-    whole = {uid: claim and nothing | _claim_json(claim) for uid, claim in claims.items()}
-    return {"metadata": {"resourceVersion": ledger.metadata.resource_version}, "spec": {"claims": whole}}
+    return _patch(ledger, {uid: nothing | _claim_json(claim) if claim else None for uid, claim in claims.items()})
 
 
 def former_patch(ledger: NodeDevices, uid: str, former: Iterable[Device]) -> Patch:
     """Sets the claim's former devices."""
-    return _patch(ledger, uid, {"former": as_json(former) or None})
+    return _patch(ledger, {uid: {"former": as_json(former) or None}})
 
 
 def mark_patch(ledger: NodeDevices, uid: str, mark: str, token: str = "") -> Patch:
@@ -302,17 +302,17 @@ def mark_patch(ledger: NodeDevices, uid: str, mark: str, token: str = "") -> Pat
     """
     claim = ledger.claims.get(uid)
     short = _parts_json(claim) if claim and len(claim.shares) > LISTED else {}
-    return _patch(ledger, uid, {"releasing": mark} | ({"token": token} if token else {}) | short)
+    return _patch(ledger, {uid: {"releasing": mark} | ({"token": token} if token else {}) | short})
 
 
 def unmark_patch(ledger: NodeDevices, uid: str) -> Patch:
     """Removes a claim's mark."""
-    return _patch(ledger, uid, {"releasing": None})
+    return _patch(ledger, {uid: {"releasing": None}})
 
 
 def drop_patch(ledger: NodeDevices, uid: str) -> Patch:
     """Removes a claim, so that its devices are free."""
-    return _patch(ledger, uid, None)
+    return _patch(ledger, {uid: None})
 
 
 def patched(ledger: NodeDevices, patch: Patch) -> NodeDevices:
@@ -323,7 +323,7 @@ def patched(ledger: NodeDevices, patch: Patch) -> NodeDevices:
         if change is not None:
             fields = {key: value for key, value in {**before, **change}.items() if value is not None}
             claims[uid] = convert(fields, Claim)
-    return replace(ledger, spec=replace(ledger.spec, claims=claims))
+    return ledger.with_claims(claims)
 
 
 def filled_patch(ledger: NodeDevices, claims: Mapping[str, Claim]) -> Patch:
@@ -342,8 +342,8 @@ def let_go_patch(ledger: NodeDevices) -> Patch:
     return {"metadata": {"resourceVersion": ledger.metadata.resource_version, "finalizers": kept}}
 
 
-def _patch(ledger: NodeDevices, uid: str, claim: Mapping[str, Any] | None) -> Patch:
-    return {"metadata": {"resourceVersion": ledger.metadata.resource_version}, "spec": {"claims": {uid: claim}}}
+def _patch(ledger: NodeDevices, claims: Mapping[str, Mapping[str, Any] | None]) -> Patch:
+    return {"metadata": {"resourceVersion": ledger.metadata.resource_version}, "spec": {"claims": claims}}
 
 
 def new_ledger(node: str) -> dict[str, Any]:

@@ -236,7 +236,8 @@ def share_annotations(pod: Pod, ledger: NodeDevices, parts: Sequence[Share]) -> 
     parts = current(parts)
     for container in sorted({share.container for share in parts}):
         mine = [share for share in parts if share.container == container]
-        written |= _names(container, {share.device for share in mine}, ledger.status.handover)
+        names = visible({share.device for share in mine}, ledger.status.handover)
+        written |= {_of_container(name, container): text for name, text in names.items()}
         written |= _limits(container, mine, ledger, burst_mib(pod.metadata.annotations))
     return written | (_of_gpushare(pod, ledger, parts) if shares.ALIYUN_GPU_MEM in pod.share.resources else {})
 
@@ -246,8 +247,7 @@ def container_annotations(containers: Iterable[str]) -> set[str]:
     names = set[str]()
     for container in containers:
         names |= {container_annotation(kind, container) for kind in shares.LIMITS}
-        names |= {devices_of_container(vendor, container) for vendor in vendors.VENDORS}
-        names |= {_cdi(vendor, container) for vendor in vendors.VENDORS if vendor.cdi_annotation}
+        names |= {_of_container(name, container) for name in device_annotations()}
     return names
 
 
@@ -261,19 +261,15 @@ def too_long_for_cdi(ledger: NodeDevices, parts: Iterable[Share]) -> str:
     return ""
 
 
-def _names(container: str, devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, str]:
-    names = visible(devices, handover)
-    written = {}
-    for vendor in vendors.VENDORS:
-        if vendor.annotation in names:
-            written[devices_of_container(vendor, container)] = names[vendor.annotation]
-        if vendor.cdi_annotation and vendor.cdi_annotation in names:
-            written[_cdi(vendor, container)] = names[vendor.cdi_annotation]
-    return written
+def device_annotations() -> list[str]:
+    """The annotations that name a pod's devices to each vendor's runtime."""
+    return [name for vendor in vendors.VENDORS for name in (vendor.annotation, vendor.cdi_annotation) if name]
 
 
-def _cdi(vendor: Vendor, container: str) -> str:
-    return f"{vendor.cdi_annotation.partition('/')[0]}/container.{container}"
+def _of_container(name: str, container: str) -> str:
+    """The annotation for one container in the place of this one for the pod."""
+    vendor = next((vendor for vendor in vendors.VENDORS if vendor.annotation == name), None)
+    return devices_of_container(vendor, container) if vendor else f"{name.partition('/')[0]}/container.{container}"
 
 
 def _limits(container: str, parts: Sequence[Share], ledger: NodeDevices, burst: int) -> dict[str, str]:

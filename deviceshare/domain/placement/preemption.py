@@ -188,9 +188,7 @@ def _fewest(
 def _without(ledger: NodeDevices, gone: Collection[str]) -> NodeDevices:
     rest = {uid: claim for uid, claim in ledger.claims.items() if uid not in gone}
     # No version: what is computed of it is not kept in place of what the real one is asked for.
-    return replace(
-        ledger, spec=replace(ledger.spec, claims=rest), metadata=replace(ledger.metadata, resource_version="")
-    )
+    return replace(ledger.with_claims(rest), metadata=replace(ledger.metadata, resource_version=""))
 
 
 def _with(ledger: NodeDevices, request: Request) -> NodeDevices | None:
@@ -211,4 +209,4 @@ def _with(ledger: NodeDevices, request: Request) -> NodeDevices | None:
         if shares is None:
             return None
         claims[request.taker.uid] = share_claim_of(request.taker, current(shares), request.within)
-    return replace(ledger, spec=replace(ledger.spec, claims=claims))
+    return ledger.with_claims(claims)

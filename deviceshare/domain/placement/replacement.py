@@ -157,9 +157,7 @@ def _replaced(pod: Pod, claim: Claim) -> set[Device]:
 
 
 def _keys() -> list[str]:
-    """The annotations that name a pod's devices."""
-    own = (name for vendor in vendors.VENDORS for name in (vendor.annotation, vendor.cdi_annotation) if name)
-    return [*own, contract.SELECTED_DEVICES]
+    return [*handover.device_annotations(), contract.SELECTED_DEVICES]
 
 
 # A rebind of shares: which devices replace the unhealthy ones of which pods have parts, and what these pods are told.
