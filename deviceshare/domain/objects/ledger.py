@@ -273,13 +273,8 @@ def share_claim_of(holder: Holder, shares: Iterable[Share], within: str = "") ->
     return Claim(pod=holder.name, shares=list(shares), within=within)
 
 
-def claim_patch(ledger: NodeDevices, uid: str, claim: Claim) -> Patch:
-    """Writes a holder's claim, if nobody wrote the ledger meanwhile."""
-    return claims_patch(ledger, {uid: claim})
-
-
 def claims_patch(ledger: NodeDevices, claims: Mapping[str, Claim]) -> Patch:
-    """Writes several claims by their holders' UIDs, if nobody wrote the ledger meanwhile."""
+    """Writes claims by their holders' UIDs, if nobody wrote the ledger meanwhile."""
     return _patch(ledger, {uid: _claim_json(claim, uid in ledger.claims) for uid, claim in claims.items()})
 
 

@@ -7,7 +7,7 @@ import structlog
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import parts_text
-from deviceshare.domain.objects.ledger import NodeDevices, claim_patch
+from deviceshare.domain.objects.ledger import NodeDevices, claims_patch
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import current
 from deviceshare.domain.placement.replacement import pod_changes
@@ -97,7 +97,7 @@ class Resizer:
             self._say(pod, QUOTA)
         elif found.claim:
             written: NodeDevices = await write_claims(
-                self._context.cluster, seen, claim_patch(seen, pod.metadata.uid, found.claim)
+                self._context.cluster, seen, claims_patch(seen, {pod.metadata.uid: found.claim})
             )
             self._context.ledgers.put(written)
 

@@ -207,7 +207,7 @@ async def cover(
             return None
         holding = Holding(holding.holder, ledger.claim_of(holding.holder, ()))
     claim = _marked(holding.claim, new_mark(), group.status.claim_token if group else "")
-    await write_claims(cluster, seen, ledger.claim_patch(seen, uid, claim))
+    await write_claims(cluster, seen, ledger.claims_patch(seen, {uid: claim}))
     return claim
 
 

@@ -47,7 +47,7 @@ def test_each_patch_changes_one_claim_and_carries_the_version() -> None:
     """Of two writers one loses; the other's claims stay as they are. The summary is that of the claims written."""
     seen = a_ledger(a=gpus(0), b=gpus(1))
     patches = {
-        "claim": ledger.claim_patch(seen, "uid-of-c", ledger.claim_of(a_group("c").holder, gpus(2, 3))),
+        "claim": ledger.claims_patch(seen, {"uid-of-c": ledger.claim_of(a_group("c").holder, gpus(2, 3))}),
         "mark": ledger.mark_patch(seen, "uid-of-a", "2026-01-01T00:00:00Z"),
         "drop": ledger.drop_patch(seen, "uid-of-a"),
     }
@@ -74,7 +74,7 @@ def test_a_groups_claim_is_written_as_older_replicas_read_it() -> None:
     """Both write the same ledgers while an upgrade is under way; the key is the UID, the rest is for people."""
     seen, holder = a_ledger(), a_group("c").holder
     claim = replace(ledger.claim_of(holder, gpus(0), former=gpus(1)), rebound="now")
-    patch = ledger.claim_patch(seen, holder.uid, claim)
+    patch = ledger.claims_patch(seen, {holder.uid: claim})
     stored = {"group": "c", "devices": [{"resource": GPU, "index": 0}], "former": [{"resource": GPU, "index": 1}]}
     assert patch["spec"]["claims"] == {"uid-of-c": {**stored, "rebound": "now"}}
     [(uid, read)] = applied(seen, patch).claims.items()
