@@ -370,13 +370,6 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         """Whether it may have devices from a device plugin, not from deviceshare."""
         return self.containers_hidden or bool(self.plugin_resources())
 
-    @property
-    def _dra_resources(self) -> set[str]:
-        """Resources in its limits that DRA serves, by drivers that are known."""
-        claim = self.status.extended_resource_claim_status
-        named = {each.resource_name for each in claim.request_mappings} if claim else set()
-        return {name for name in named if (vendor := vendors.plugin_vendor_of(name)) and vendor.dra}
-
     def plugin_resources(self) -> set[str]:
         """Device resources, or parts of devices, that the pod requests from a device plugin.
 
@@ -386,7 +379,10 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         """
         containers = [*self.spec.init_containers, *self.spec.containers]
         asked = [self.spec.resources, *(container.resources for container in containers)]
-        found = {resource for each in asked for resource in each.devices} - self._dra_resources
+        claim = self.status.extended_resource_claim_status
+        claimed = {each.resource_name for each in claim.request_mappings} if claim else set()
+        served = {name for name in claimed if (vendor := vendors.plugin_vendor_of(name)) and vendor.dra}
+        found = {resource for each in asked for resource in each.devices} - served
         if contract.GROUP in self.metadata.labels:
             return found
         return found | {r for each in asked for r in each.parts if vendors.plugin_vendor_of(r)}

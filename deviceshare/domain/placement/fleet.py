@@ -362,13 +362,11 @@ class Fleet:
             return None
         if ledger and sharer.uid in ledger.claims:
             return join_obstacles.joining_obstacle(ledger, self.states(home), sharer) or not_held(ledger, sharer.uid)
-        shape, within = self.situations.get(home), request.within
-        if shape and shape.obstacle:
-            return shape.obstacle
-        if shape and (reason := shape.no_shares(request)):
-            return reason
-        lacks = allocation.share_shortage(request.share, [room for _, room in self.rooms(home, within)])
+        shape = self.situations.get(home)
+        if obstacle := shape and (shape.obstacle or shape.no_shares(request)):
+            return obstacle
         crowded = self._crowding.get(home)
+        lacks = allocation.share_shortage(request.share, [room for _, room in self.rooms(home, request.within)])
         return lacks or (crowded.obstacle_to(request._replace(resources={})) if crowded else None)
 
     def how_many(self, request: Request, names: Iterable[str], most: int) -> int:

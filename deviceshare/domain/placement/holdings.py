@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device, Identity, parse_selected
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Holder, Share, current, stored_once
 
@@ -26,18 +26,11 @@ class Holding(NamedTuple):
     @property
     def owner(self) -> str:
         """Equal for holdings that may have the same device."""
-        return self.claim.within or (_SHARERS if self.claim.pod else self.holder.uid)
-
-
-_SHARERS = "pods with shares"
-
-
-_BY_NUMBER = NodeDevices().present
-"""As in a ledger that is gone: it has no UUIDs."""
+        return self.claim.within or ("pods with shares" if self.claim.pod else self.holder.uid)
 
 
 def reconcile_holdings(
-    holdings: Iterable[Holding], present: Callable[[Device], Device] = _BY_NUMBER
+    holdings: Iterable[Holding], present: Callable[[Device], Device]
 ) -> tuple[list[Holding], list[Holding]]:
     """Joins the holdings of each holder, earlier evidence first, and sets aside what would give a device two owners.
 

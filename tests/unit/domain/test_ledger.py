@@ -86,6 +86,10 @@ DEVICE_SETS = st.sets(st.builds(Device, st.just(GPU), st.integers(0, 4)), max_si
 )
 
 
+BY_NUMBER = NodeDevices().present
+"""As in a ledger that is gone: it has no UUIDs."""
+
+
 def holds(holder: Holder, devices: Devices, former: Devices = ()) -> Holding:
     """What a group has."""
     return Holding(holder, ledger.claim_of(holder, devices, former))
@@ -109,7 +113,7 @@ def a_holding(pod: str, *shares: Share, within: str = "") -> Holding:
 @given(HOLDINGS)
 def test_evidence_that_contradicts_never_gives_a_device_two_owners(evidence: list[Holding]) -> None:
     """What is left out is told; what is kept was evidenced; the first evidence always counts."""
-    kept, disputed = reconcile_holdings(evidence)
+    kept, disputed = reconcile_holdings(evidence, BY_NUMBER)
     owners: dict[Device, set[str]] = {}
     for holding in kept:
         for device in (*holding.claim.devices, *holding.claim.replaced):
@@ -138,7 +142,7 @@ def test_evidence_for_one_device_under_two_names_is_disputed() -> None:
     """`huawei.com/Ascend910` 0 and `huawei.com/Ascend310P` 0 are one device to a container."""
     one = holds(A, (Device("huawei.com/Ascend910", 0),))
     other = holds(B, (Device("huawei.com/Ascend310P", 0), Device("huawei.com/Ascend310P", 1)))
-    assert reconcile_holdings([one, other]) == ([one], [other])
+    assert reconcile_holdings([one, other], BY_NUMBER) == ([one], [other])
 
 
 def _all_devices(holdings: list[Holding]) -> set[Device]:
@@ -149,7 +153,7 @@ def test_a_rebind_under_way_leaves_the_devices_that_nobody_gave_up() -> None:
     """A pod that was told of the new ones has the old ones as former; one that wasn't told yet is behind."""
     behind, ahead = holds(A, gpus(0, 1)), holds(A, gpus(0, 2), former=gpus(1))
     for evidence in ([behind, ahead], [ahead, behind]):
-        assert reconcile_holdings(evidence) == ([holds(A, gpus(0, 2), former=gpus(1))], [])
+        assert reconcile_holdings(evidence, BY_NUMBER) == ([holds(A, gpus(0, 2), former=gpus(1))], [])
 
 
 def test_a_rebind_of_a_share_under_way_leaves_the_parts_that_nobody_gave_up() -> None:
@@ -158,7 +162,7 @@ def test_a_rebind_of_a_share_under_way_leaves_the_parts_that_nobody_gave_up() ->
     both = tuple(sorted((new, replace(old, former=True))))
     behind, ahead = a_holding("p", old), a_holding("p", *both)
     for evidence in ([behind, ahead], [ahead, behind]):
-        assert reconcile_holdings(evidence) == ([ahead], [])
+        assert reconcile_holdings(evidence, BY_NUMBER) == ([ahead], [])
     assert ahead.claim.shares == list(both)
 
 
