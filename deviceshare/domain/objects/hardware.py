@@ -85,12 +85,21 @@ MAX_OVERUSES: Final = 32
 MAX_LIMITS: Final = 64
 
 
-class Part(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """One device as the driver shows it. `index` is the driver's current number; a reboot may change it."""
+class Numbered(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """What is said of one device."""
 
     resource: str
     index: int
     uuid: str = ""
+
+    @property
+    def device(self) -> Device:
+        return Device(self.resource, self.index, self.uuid)
+
+
+class Part(Numbered, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """One device as the driver shows it. `index` is the driver's current number; a reboot may change it."""
+
     model: str = ""
     memory_mib: int = 0
     pci: str = ""
@@ -104,10 +113,6 @@ class Part(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """When it was found unhealthy, RFC 3339. With the UUID it identifies this one finding."""
     lost: bool = False
     """Whether the driver no longer shows it; the other fields are then the last that it reported."""
-
-    @property
-    def device(self) -> Device:
-        return Device(self.resource, self.index, self.uuid)
 
 
 class Link(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -274,18 +279,11 @@ class Withheld(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True
 SHOWN_CLAIMS: Final = 3
 
 
-class ResourceHold(Struct, frozen=True, gc=False, order=True, rename="camel", omit_defaults=True):
+class ResourceHold(Numbered, frozen=True, gc=False, order=True, rename="camel", omit_defaults=True):
     """A device that ResourceClaims hold, whole or in part."""
 
-    resource: str
-    index: int
-    uuid: str = ""
     claim: str = ""
     """`namespace/name`, for people; with how many others where several have shares of it."""
-
-    @property
-    def device(self) -> Device:
-        return Device(self.resource, self.index, self.uuid)
 
 
 class Publication(Struct, frozen=True, gc=False, rename="camel"):

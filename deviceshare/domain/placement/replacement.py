@@ -22,8 +22,6 @@ from deviceshare.domain.wording import listed
 
 # A rebind: which devices replace a group's unhealthy ones, and the annotations that name them to its pods.
 
-_NO_CLAIMS: Final[Mapping[str, Claim]] = {}
-
 
 class Replacement(NamedTuple):
     """What a rebind would do to a claim: nothing when no device is broken, or when there is an obstacle."""
@@ -35,7 +33,7 @@ class Replacement(NamedTuple):
     """What the claim would hold."""
     obstacle: str
     """Why the broken devices can't be replaced, or ""."""
-    claims: Mapping[str, Claim] = _NO_CLAIMS
+    claims: Mapping[str, Claim] = {}
     """By UID, what becomes of the claims with parts of the broken devices."""
 
 
