@@ -322,6 +322,6 @@ class Publication(Struct, frozen=True, gc=False, rename="camel"):
 NOTHING_PUBLISHED: Final = Publication()
 
 
-def holders(claims: Iterable[str]) -> str:
+def holders_of(claims: Iterable[str]) -> str:
     """The claims that hold one device, in a few words."""
     return listed(sorted(set(claims)), most=SHOWN_CLAIMS)

@@ -50,19 +50,13 @@ def closest(candidates: Sequence[Device], count: int, links: Iterable[Link], kep
     return max(sets, key=lambda chosen: _closeness((*kept, *chosen), pairs))
 
 
-def closeness(devices: Iterable[Device], links: Iterable[Link]) -> Closeness:
-    """How well these devices, of one or several resources, are connected."""
-    chosen = tuple(devices)
-    return _closeness(chosen, _pairs(links, {device.resource for device in chosen}))
-
-
 def topology_reason(devices: Iterable[Device], links: Iterable[Link]) -> str:
     """How these devices are connected, for people; "" where that is unknown, or there is but one."""
     chosen, known = tuple(devices), tuple(links)
     pairs = comb(len(chosen), 2)
     if not pairs or not known:
         return ""
-    found = closeness(chosen, known)
+    found = _closeness(chosen, _pairs(known, {device.resource for device in chosen}))
     if found.nvlink_pairs == pairs:
         return "all joined by NVLink"
     if found.nvlink_pairs + found.switch_pairs == pairs and not found.nvlink_pairs:

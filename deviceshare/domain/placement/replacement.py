@@ -182,7 +182,14 @@ def judge_share(ledger: NodeDevices, pod: Pod, opaque: Collection[str] = ()) -> 
     `opaque` names resources of which a device plugin allocated devices, unknown which.
     """
     states, claim = device_states(ledger), ledger.claims[pod.metadata.uid]
-    mover = _Mover(pod.metadata.uid, claim, _gone(ledger, states, claim))
+    unhealthy, group = broken(ledger, states, claim), ledger.claims.get(claim.within)
+    theirs = identities(ledger.held(group)) if group else None  # what its group doesn't hold any more is replaced, too
+    gone = [
+        share
+        for share in current(claim.shares)
+        if share.device in unhealthy or (theirs is not None and ledger.present(share.device).identity not in theirs)
+    ]
+    mover = _Mover(pod.metadata.uid, claim, gone)
     verdict = Replacement(_devices(mover.gone), (), tuple(claim.devices), "")
     if not mover.gone:
         return verdict
@@ -265,17 +272,6 @@ def is_settled(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
 
 def _is_told(pod: Pod, claim: Claim) -> bool:
     return stored_once(pod.shares) == stored_once(claim.shares)
-
-
-def _gone(ledger: NodeDevices, states: Iterable[DeviceState], claim: Claim) -> list[Share]:
-    """The parts of devices that are broken, or that its group doesn't hold any more."""
-    unhealthy, group = broken(ledger, states, claim), ledger.claims.get(claim.within)
-    theirs = identities(ledger.held(group)) if group else None
-    return [
-        share
-        for share in current(claim.shares)
-        if share.device in unhealthy or (theirs is not None and ledger.present(share.device).identity not in theirs)
-    ]
 
 
 def _never_had(ledger: NodeDevices, mover: _Mover, rooms: Iterable[tuple[Device, Room]]) -> list[tuple[Device, Room]]:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Part, Publication, ResourceHold, Withheld, holders
+from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Part, Publication, ResourceHold, Withheld, holders_of
 from deviceshare.domain.objects.nodes import REPELLING
 from deviceshare.domain.objects.printable import LONGEST_QUOTE, printable, quoted
 from deviceshare.domain.objects.quantities import amount
@@ -293,7 +293,14 @@ class DraView:
                 held |= {name: {*held.get(name, ()), claim.metadata.key} for name in names}
             elif len(names) == len(hold.uuids) and is_firm(claim):
                 firm += hold.uuids
-        holds, unknown = _match(reading, held)
+        mine: dict[Device, set[str]] = {}
+        for name, claims in held.items():
+            if device := reading.named.get(name):
+                mine.setdefault(device, set()).update(claims)
+        holds = [
+            ResourceHold(each.resource, each.index, each.uuid, holders_of(by)) for each, by in sorted(mine.items())
+        ]
+        unknown = {name: claims for name, claims in held.items() if name not in reading.named}
         withheld += _unmatched(vendor, driver, unknown)
         return Publication(
             reading.driver, list(reading.parts), holds, withheld, sorted(firm) if self._with_holds else None
@@ -319,27 +326,12 @@ def _places(claim: ResourceClaim) -> set[PoolKey | str]:
     return pools | {each.pool for each in claim.holds} | (claim.nodes if pools else set())
 
 
-def _match(
-    reading: PoolReading, held: Mapping[PoolDevice, set[str]]
-) -> tuple[list[ResourceHold], dict[PoolDevice, set[str]]]:
-    """The node's devices that claims hold, and what they hold that none of its slices names."""
-    mine: dict[Device, set[str]] = {}
-    unknown: dict[PoolDevice, set[str]] = {}
-    for name, claims in held.items():
-        if name not in reading.named:
-            unknown[name] = claims
-        elif device := reading.named[name]:
-            mine.setdefault(device, set()).update(claims)
-    holds = [ResourceHold(each.resource, each.index, each.uuid, holders(by)) for each, by in sorted(mine.items())]
-    return holds, unknown
-
-
 def _unmatched(vendor: Vendor, driver: DraDriver, held: Mapping[PoolDevice, set[str]]) -> list[Withheld]:
     """All of the vendor's devices, while it can't be said which of them claims hold."""
     if not held:
         return []
     (_, device), claims = min(held.items())
-    what = f"ResourceClaim {holders(claims)} holds {quoted(device)} of the DRA driver {driver.name}"
+    what = f"ResourceClaim {holders_of(claims)} holds {quoted(device)} of the DRA driver {driver.name}"
     unknown = "deviceshare can't tell which device that is"
     why = "none of the node's ResourceSlices names it" if driver.whole else unknown
     return [Withheld(vendor.resource, f"{what}, and {why}", _ENDED)]
