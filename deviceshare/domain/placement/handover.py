@@ -94,17 +94,6 @@ def as_claimed(devices: Iterable[Device], handover: Mapping[str, str]) -> Device
     )
 
 
-def unspeakable(devices: Iterable[Device], handover: Mapping[str, str]) -> Devices:
-    """The devices claimed by number where the node's runtime takes nothing but UUIDs."""
-    return tuple(
-        device
-        for device in devices
-        if not device.uuid
-        and is_kind(words := _words(device, handover))
-        and not any(words in vendor.numbered_kinds for vendor in vendors.VENDORS)
-    )
-
-
 def annotations_of(devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, str]:
     """The annotations of a pod with these devices: what each vendor's runtime reads, and the numbers for people.
 
@@ -122,11 +111,13 @@ def handover_fault(ledger: NodeDevices, claim: Claim) -> Reason | None:
         why = next((w for w in ledger.status.withheld if here in map(ledger.present, w.devices)), None)
         text = why.reason if why else f"{silent[0]} can't be handed over to containers"
         return Reason(ReasonKind.NOT_HANDED_OVER, text, why.cure if why else "")
-    if numbered := unspeakable(devices, handover):
-        text = f"{numbered[0]} was claimed before its UUID was known, and the node's runtime takes UUIDs only"
-        cure = f"delete the group's pods and the group (kubectl delete sdg {claim.holder_name}), and recreate both"
-        cure = "delete and recreate the pod" if claim.pod else cure
-        return Reason(ReasonKind.NOT_HANDED_OVER, text, cure)
+    for device in devices:
+        words = _words(device, handover)
+        if not device.uuid and is_kind(words) and not any(words in each.numbered_kinds for each in vendors.VENDORS):
+            text = f"{device} was claimed before its UUID was known, and the node's runtime takes UUIDs only"
+            cure = f"delete the group's pods and the group (kubectl delete sdg {claim.holder_name}), and recreate both"
+            cure = "delete and recreate the pod" if claim.pod else cure
+            return Reason(ReasonKind.NOT_HANDED_OVER, text, cure)
     return None
 
 

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -92,78 +94,6 @@ class AnnotationFault(NamedTuple):
         return f"{self.annotation}: {self.text}"
 
 
-class Dedicated(NamedTuple):
-    """What the annotations say together."""
-
-    for_shares: Devices = ()
-    for_groups: Devices = ()
-    faults: tuple[AnnotationFault, ...] = ()
-
-    def split(self, devices: Iterable[Device]) -> tuple[Devices, tuple[Withheld, ...]]:
-        """The devices that may be allocated, and those that must not until the annotations are corrected."""
-        by_resource: dict[str, list[Device]] = {}
-        for device in devices:
-            by_resource.setdefault(device.resource, []).append(device)
-        kept: list[Device] = []
-        refused: list[Withheld] = []
-        for resource, mine in by_resource.items():
-            if why := [each for each in self.faults if any(vendor.supplies(resource) for vendor in each.barred)]:
-                reason = f"the node's annotation {'; '.join(map(str, why))}"
-                refused.append(Withheld(resource, reason, correction(why[0].annotation), mine))
-            else:
-                kept += mine
-        return tuple(kept), tuple(refused)
-
-
-def read_dedicated(annotations: Mapping[str, str], hardware: Hardware) -> Dedicated:
-    """The annotations of a node, whose agent reports this."""
-    shares, faults_of_shares = _named(contract.SHARE_DEVICES, annotations, hardware)
-    groups, faults_of_groups = _named(contract.GROUP_DEVICES, annotations, hardware)
-    faults = [*faults_of_shares, *faults_of_groups]
-    taken = {hardware.identity(device) for device in groups}
-    twice = [device for device in shares if hardware.identity(device) in taken]
-    for vendor in vendors.vendors_of(device.resource for device in twice):
-        mine = described(device for device in twice if vendor.supplies(device.resource))
-        text = f"{mine} are in {contract.GROUP_DEVICES}, too; name each device in one of them"
-        faults.append(AnnotationFault(contract.SHARE_DEVICES, text, (vendor,)))
-    ill = [vendor for each in faults for vendor in each.barred]
-
-    def sound(found: list[Device]) -> Devices:
-        return tuple(d for d in sorted(found) if not any(vendor.supplies(d.resource) for vendor in ill))
-
-    return Dedicated(sound(shares), sound(groups), tuple(faults))
-
-
-def _named(
-    annotation: str, annotations: Mapping[str, str], hardware: Hardware
-) -> tuple[list[Device], list[AnnotationFault]]:
-    """The devices that one annotation names, and what is wrong with it."""
-    words = shared_resources.read_annotated(annotations.get(annotation, ""))
-    if len(words.resources) > _MOST_RESOURCES:
-        return [], [AnnotationFault(annotation, f"it names more than {_MOST_RESOURCES} resources", vendors.VENDORS)]
-    devices: list[Device] = []
-    # Which vendor's devices were meant is unknown: those of any that it doesn't name otherwise may be.
-    unnamed = tuple(vendor for vendor in vendors.VENDORS if not any(map(vendor.supplies, words.resources)))
-    faults = [AnnotationFault(annotation, text, unnamed) for text in words.faults]
-    for resource, entry in words.resources.items():
-        # A device that is lost for a while stays what it was.
-        there = [part.device for part in hardware.devices if part.resource == resource]
-        found = shared_resources.named_devices(resource, entry, there, agent=bool(there))
-        devices += found.devices
-        wrong = list(found.faults)
-        if annotation == contract.SHARE_DEVICES and resource not in _SHAREABLE:
-            wrong.append(f"{resource}: shares are parts of {listed(_SHAREABLE)} only")
-        faults += [AnnotationFault(annotation, text, tuple(vendors.vendors_of([resource]))) for text in wrong]
-    return devices, faults
-
-
-# The devices that a node offers to groups and shares, and those that it doesn't, each with the reason.
-
-KEPT_OUT: Final = "kept out by the node's annotation"
-_UNREAD: Final = f"the node's annotation {contract.INVENTORY_ANNOTATION} can't be read"
-_CORRECT: Final = correction(contract.INVENTORY_ANNOTATION)
-
-
 class Offer(NamedTuple):
     """Devices for groups and shares, and devices that aren't for them."""
 
@@ -184,6 +114,63 @@ class Offer(NamedTuple):
         )
 
 
+def _dedicated(annotations: Mapping[str, str], hardware: Hardware, devices: Iterable[Device]) -> Offer:
+    """What the annotations of a node, whose agent reports this, make of these devices, which are sorted."""
+    shares, faults_of_shares = _named(contract.SHARE_DEVICES, annotations, hardware)
+    groups, faults_of_groups = _named(contract.GROUP_DEVICES, annotations, hardware)
+    faults = [*faults_of_shares, *faults_of_groups]
+    taken = {hardware.identity(device) for device in groups}
+    twice = [device for device in shares if hardware.identity(device) in taken]
+    for vendor in vendors.vendors_of(device.resource for device in twice):
+        mine = described(device for device in twice if vendor.supplies(device.resource))
+        text = f"{mine} are in {contract.GROUP_DEVICES}, too; name each device in one of them"
+        faults.append(AnnotationFault(contract.SHARE_DEVICES, text, (vendor,)))
+
+    def sound(found: Iterable[Device]) -> Devices:
+        return tuple(device for device in sorted(found) if not _wrong(device.resource, faults))
+
+    refused = []
+    for resource, some in groupby(devices, key=attrgetter("resource")):
+        if why := _wrong(resource, faults):
+            reason = f"the node's annotation {'; '.join(map(str, why))}"
+            refused.append(Withheld(resource, reason, correction(why[0].annotation), list(some)))
+    return Offer(sound(devices), tuple(refused), tuple(faults), sound(shares), sound(groups))
+
+
+def _wrong(resource: str, faults: Iterable[AnnotationFault]) -> list[AnnotationFault]:
+    """For which nobody new gets any devices of the resource, until the annotations are corrected."""
+    return [each for each in faults if any(vendor.supplies(resource) for vendor in each.barred)]
+
+
+def _named(
+    annotation: str, annotations: Mapping[str, str], hardware: Hardware
+) -> tuple[list[Device], list[AnnotationFault]]:
+    """The devices that one annotation names, and what is wrong with it."""
+    words = shared_resources.read_annotated(annotations.get(annotation, ""))
+    if len(words.resources) > _MOST_RESOURCES:
+        return [], [AnnotationFault(annotation, f"it names more than {_MOST_RESOURCES} resources", vendors.VENDORS)]
+    devices: list[Device] = []
+    # Which vendor's devices were meant is unknown: those of any that it doesn't name otherwise may be.
+    unnamed = tuple(vendor for vendor in vendors.VENDORS if not any(map(vendor.supplies, words.resources)))
+    faults = [AnnotationFault(annotation, text, unnamed) for text in words.faults]
+    for resource, entry in words.resources.items():
+        # A device that is lost for a while stays what it was.
+        there = [part.device for part in hardware.devices if part.resource == resource]
+        found, wrong = shared_resources.named_devices(resource, entry, there, agent=bool(there))
+        devices += found
+        if annotation == contract.SHARE_DEVICES and resource not in _SHAREABLE:
+            wrong.append(f"{resource}: shares are parts of {listed(_SHAREABLE)} only")
+        faults += [AnnotationFault(annotation, text, tuple(vendors.vendors_of([resource]))) for text in wrong]
+    return devices, faults
+
+
+# The devices that a node offers to groups and shares, and those that it doesn't, each with the reason.
+
+KEPT_OUT: Final = "kept out by the node's annotation"
+_UNREAD: Final = f"the node's annotation {contract.INVENTORY_ANNOTATION} can't be read"
+_CORRECT: Final = correction(contract.INVENTORY_ANNOTATION)
+
+
 def take(node: Node, reported: Hardware, published: Publication = NOTHING_PUBLISHED) -> Offer:
     """The node's offer, from all sources.
 
@@ -199,13 +186,12 @@ def take(node: Node, reported: Hardware, published: Publication = NOTHING_PUBLIS
         seen.setdefault(part.resource, []).append(part)
     counts = {r: each for r, each in shared_resources.count_devices(node).items() if each.overrules or r not in seen}
     found = [_of_vendor(vendor, words, seen, counts) for vendor in vendors.VENDORS]
-    dedicated = read_dedicated(node.metadata.annotations, hardware)
     every = sorted(device for each in found for device in each.devices)
     allowed, barred = kept_by_dra(every, hardware, published, words.resources)
-    devices, refused = dedicated.split(allowed)
-    faults = (*map(_fault, words.faults), *(fault for each in found for fault in each.faults), *dedicated.faults)
-    withheld = (*(withheld for each in found for withheld in each.withheld), *barred, *refused)
-    return Offer(devices, withheld, faults, dedicated.for_shares, dedicated.for_groups)
+    offer = _dedicated(node.metadata.annotations, hardware, allowed)
+    faults = (*map(_fault, words.faults), *(fault for each in found for fault in each.faults), *offer.faults)
+    withheld = (*(withheld for each in found for withheld in each.withheld), *barred, *offer.withheld)
+    return offer._replace(withheld=withheld, faults=faults)
 
 
 def _fault(text: str) -> AnnotationFault:

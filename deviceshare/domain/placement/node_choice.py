@@ -169,20 +169,13 @@ def _tightened(term: NodeTerm, here: dict[str, Any]) -> dict[str, Any]:
 # now: kube-scheduler will count them a moment later.
 
 
-class PlacedRequests(NamedTuple):
-    """One pod's node, and what it requests there."""
-
-    node: str
-    requests: Amounts
-
-
 class Occupancy:
     """Mutable, but pure: no await, no clock, no log."""
 
     def __init__(self) -> None:
-        self._seats: dict[str, PlacedRequests] = {}
-        """By the pod's UID."""
-        self._assumed: dict[str, PlacedRequests] = {}
+        self._seats: dict[str, tuple[str, Amounts]] = {}
+        """By the pod's UID, its node and what it requests there."""
+        self._assumed: dict[str, tuple[str, Amounts]] = {}
         self._used: dict[str, Amounts] = {}
 
     def change(self, old: Pod | None, new: Pod | None) -> bool:
@@ -190,7 +183,7 @@ class Occupancy:
         before = self._seats.pop(old.metadata.uid, None) if old else None
         # Its phase alone decides for kube-scheduler, too. Its devices are another matter (Pod.lives).
         seated = new is not None and bool(new.node) and new.status.phase not in TERMINAL
-        now = PlacedRequests(new.node, requests_of(new)) if new and seated else None
+        now = (new.node, requests_of(new)) if new and seated else None
         if new and now:
             self._seats[new.metadata.uid] = now
         if before == now:
@@ -202,7 +195,7 @@ class Occupancy:
     def assume(self, pod: Pod, node: str) -> None:
         """Counts the pod while it is being placed on the node."""
         self.forget(pod)
-        self._assumed[pod.metadata.uid] = seat = PlacedRequests(node, requests_of(pod))
+        self._assumed[pod.metadata.uid] = seat = node, requests_of(pod)
         self._count(seat, 1)
 
     def forget(self, pod: Pod) -> None:
@@ -217,14 +210,15 @@ class Occupancy:
         """What is requested of the node already."""
         return self._used.get(node, {})
 
-    def _count(self, seat: PlacedRequests | None, sign: int) -> None:
+    def _count(self, seat: tuple[str, Amounts] | None, sign: int) -> None:
         if seat is None:
             return
-        used = self._used.setdefault(seat.node, {})
-        for resource, number in seat.requests.items():
+        node, requests = seat
+        used = self._used.setdefault(node, {})
+        for resource, number in requests.items():
             used[resource] = used.get(resource, 0) + sign * number
         if not any(used.values()):
-            del self._used[seat.node]
+            del self._used[node]
 
 
 # The fit check: whether kube-scheduler would let a pod onto a node, as far as deviceshare checks that before it.

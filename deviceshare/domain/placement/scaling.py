@@ -21,7 +21,8 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.nodes import HOSTNAME, Node, NodeTerm
 from deviceshare.domain.objects.pod_requests import CPU, requests_of
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.shares import WHOLE, Need, Request
+from deviceshare.domain.objects.shares import Need, Request
+from deviceshare.domain.placement.rooms import capacity, units
 from deviceshare.domain.wording import listed
 
 SCHEDULER: Final = "deviceshare-scaling"
@@ -88,9 +89,8 @@ def scaling_pods(
 
 
 def _part(need: Need, size: int) -> Fraction:
-    if need.percent:
-        return Fraction(need.percent, WHOLE)
-    return min(Fraction(need.memory_mib, size), Fraction(1)) if size else GUESS
+    cost = units(need, size)
+    return GUESS if cost is None else min(Fraction(cost, capacity(size)), Fraction(1))
 
 
 def _name(found: _Bin) -> str:

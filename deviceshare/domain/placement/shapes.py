@@ -335,7 +335,11 @@ class Situations:
         unselected: list[str] = []
         refused: dict[Reason, list[str]] = {}
         places: dict[int, list[str]] = {}  # where nodes of a shape are listed: each name costs one look-up
-        shapes, obstacles, effort = self._for(request), self._found(request).obstacles, Effort(EFFORT)
+        shapes, obstacles, effort = (
+            (self._whole if request.share else self._outlines).of,
+            self._found(request).obstacles,
+            Effort(EFFORT),
+        )
         for name in names:
             shape = shapes.get(name)
             key = id(shape)
@@ -359,7 +363,11 @@ class Situations:
     def preferences(self, request: Request, names: Iterable[str]) -> dict[str, Preference]:
         """By node, `Shape.preference`; (0, 0) for unknown ones."""
         preferences: dict[str, Preference] = {}
-        shapes, found, effort = self._for(request), self._found(request).preferences, Effort(EFFORT)
+        shapes, found, effort = (
+            (self._whole if request.share else self._outlines).of,
+            self._found(request).preferences,
+            Effort(EFFORT),
+        )
         for name in names:
             shape = shapes.get(name)
             key = id(shape)
@@ -370,9 +378,6 @@ class Situations:
                     found[key] = preference
             preferences[name] = preference
         return preferences
-
-    def _for(self, request: Request) -> dict[str, Shape]:
-        return (self._whole if request.share else self._outlines).of
 
     def _found(self, request: Request) -> _Found:
         if request.resources:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.quantities import Quantity, is_some, whole
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
@@ -39,13 +39,6 @@ class Listed(NamedTuple):
     uuids: frozenset[str] = frozenset()
     fault: str = ""
     """Why the entry can't be read, or ""."""
-
-
-class NamedDevices(NamedTuple):
-    """The devices that an entry means on a node, and why it can't be read as it stands."""
-
-    devices: tuple[Device, ...]
-    faults: tuple[str, ...] = ()
 
 
 class Annotated(NamedTuple):
@@ -99,8 +92,8 @@ def _parsed(resource: str, values: list[str]) -> Listed:
     return Listed(frozenset(indices), frozenset(uuids))
 
 
-def named_devices(resource: str, entry: Listed, there: Iterable[Device], *, agent: bool) -> NamedDevices:
-    """The devices meant, where these of the resource are there; `agent` reports them with UUIDs."""
+def named_devices(resource: str, entry: Listed, there: Iterable[Device], *, agent: bool) -> tuple[Devices, list[str]]:
+    """The devices meant, where these of the resource are there, and what is wrong; `agent` reports them with UUIDs."""
     faults = [entry.fault] if entry.fault else []
     by_uuid = {device.uuid: device for device in there if device.uuid}
     if entry.uuids and not agent:
@@ -110,7 +103,7 @@ def named_devices(resource: str, entry: Listed, there: Iterable[Device], *, agen
     # By its UUID where that is how it was named: the number may be another device's after a reboot.
     chosen = [by_uuid[uuid] for uuid in entry.uuids & by_uuid.keys()]
     numbers = entry.indices - {device.index for device in chosen}
-    return NamedDevices(tuple(sorted([*chosen, *(Device(resource, index) for index in numbers)])), tuple(faults))
+    return tuple(sorted([*chosen, *(Device(resource, index) for index in numbers)])), faults
 
 
 # Other systems' device plugins on a node: whether one allocates its GPUs, and what one that is gone leaves behind.
