@@ -192,7 +192,9 @@ class _Search:
             self._beside[position] += cost if need.role == SIDECAR else 0
             # One device is as good as another with the same room, so a situation is tried once.
             taken = {*mine, position} if others and others[0].container == need.container else ()
-            situation = len(others), self._situation(taken)
+            now = enumerate(zip(self._rooms, self._before, self._beside, strict=True))
+            alike = sorted((room.free, before.free, room.size, by, i in taken) for i, (room, before, by) in now)
+            situation = len(others), tuple(alike)
             if situation not in failed:
                 parts = self._running(others, (*placed, Placed(need, position)), failed)
                 if parts is not None:
@@ -216,10 +218,6 @@ class _Search:
                 mine.add(position)
                 parts.append(Placed(need, position))
         return parts
-
-    def _situation(self, taken: Collection[int]) -> tuple[tuple[int, ...], ...]:
-        rooms = enumerate(zip(self._rooms, self._before, self._beside, strict=True))
-        return tuple(sorted((now.free, before.free, now.size, by, i in taken) for i, (now, before, by) in rooms))
 
     def _step(self) -> bool:
         self._steps -= 1

@@ -12,7 +12,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.reasons import Reason
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import GROUP, POD, Request, Share
 from deviceshare.domain.placement import allocation, join_obstacles
 from deviceshare.domain.placement.device_states import DeviceState, device_states, doubted, free_devices
@@ -343,7 +343,8 @@ class Fleet:
         """
         shape = self.situations.get(home)
         if shape is None:
-            return join_obstacles.home_gone(request.holder, home)
+            text = f"{request.holder} lives on node {home}, which is gone"
+            return Reason(ReasonKind.NODE_GONE, text, join_obstacles.recreating(request.holder))
         obstacle, ledger = shape.obstacle, self._ledgers.get(home)
         if obstacle and ledger:
             hidden = self._hidden_on(home)

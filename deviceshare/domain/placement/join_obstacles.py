@@ -247,11 +247,6 @@ def claimed_twice(states: Iterable[DeviceState], holder: Holder) -> Reason | Non
     return Reason(ReasonKind.CLAIMED_TWICE, f"{devices} of {holder} {claimed}", cure)
 
 
-def home_gone(holder: Holder, home: str) -> Reason:
-    """Why no pod joins a group whose node is gone."""
-    return Reason(ReasonKind.NODE_GONE, f"{holder} lives on node {home}, which is gone", recreating(holder))
-
-
 def recreating(holder: Holder) -> str:
     """How a holder gets another node, or other devices."""
     if holder.kind == POD:
@@ -284,7 +279,9 @@ def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reaso
     share = pod.share
     by_claim = contract.CLAIM in pod.metadata.annotations or (group is not None and group.spec.handover)
     if by_claim and group is not None and not group.metadata.unreadable and pod.claim != group.claim:
-        return _other_handover(group)
+        whose = f"the ResourceClaim {group.claim}" if group.claim else "variables"
+        text = f"group {group.name} hands its devices over by {whose}, which the pod was not given at its creation"
+        return Reason(ReasonKind.NOT_INJECTED, text, RECREATE_POD)
     if lacking := pod.lacking(vendors_of(group.spec.resources if group else () if pod.group else share.of)):
         cure = UnreadableObject("Pod", pod.metadata.key, "").cure
         return _fault("the pod", pod.metadata, cure) or not_injected(lacking)
@@ -305,12 +302,6 @@ def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reaso
     if fault := invalid(group) or namespaces.obstacle(group, pod.metadata.namespace):
         return fault
     return Reason(ReasonKind.GATED, f"the pod {behind_gates([pod])}") if pod.gates else None
-
-
-def _other_handover(group: Group) -> Reason:
-    whose = f"the ResourceClaim {group.claim}" if group.claim else "variables"
-    text = f"group {group.name} hands its devices over by {whose}, which the pod was not given at its creation"
-    return Reason(ReasonKind.NOT_INJECTED, text, RECREATE_POD)
 
 
 def not_injected(lacking: Iterable[str]) -> Reason:

@@ -263,16 +263,9 @@ def _shortage(requests: Amounts, allocatable: Mapping[str, int], used: Amounts) 
         there = allocatable.get(resource, 1 if resource.startswith(tuple(EXCLUSIVE)) else 0)
         # The ledger decides on parts of devices; a node advertises more than it has, once it does.
         if number > there - (0 if resource in DIALECTS else used.get(resource, 0)):
-            lacking.append(resource)
-    if not lacking:
-        return None
-    return Reason(ReasonKind.INSUFFICIENT, ", ".join(dict.fromkeys(map(_lacks, lacking))))
-
-
-def _lacks(resource: str) -> str:
-    if said := next((text for kind, text in EXCLUSIVE.items() if resource.startswith(kind)), ""):
-        return said
-    return "Too many pods" if resource == PODS else f"Insufficient {resource}"
+            kinds = (text for kind, text in EXCLUSIVE.items() if resource.startswith(kind))
+            lacking.append(next(kinds, "Too many pods" if resource == PODS else f"Insufficient {resource}"))
+    return Reason(ReasonKind.INSUFFICIENT, ", ".join(dict.fromkeys(lacking))) if lacking else None
 
 
 def room(node: Node, used: Amounts) -> float:

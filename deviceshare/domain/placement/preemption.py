@@ -121,7 +121,11 @@ def _on_node(fleet: Fleet, name: str, pod: Pod, request: Request, holders: Holde
     ]
 
     def fits(gone: Collection[str]) -> bool:
-        rest: NodeDevices | None = _without(ledger, going.union(gone))
+        away = going.union(gone)
+        claims = {uid: claim for uid, claim in ledger.claims.items() if uid not in away}
+        # No version: what is computed of it is not kept in place of what the real one is asked for.
+        meta = replace(ledger.metadata, resource_version="")
+        rest: NodeDevices | None = replace(ledger.with_claims(claims), metadata=meta)
         for each in (*ahead, request):
             rest = _with(rest, each) if rest else None
         return rest is not None
@@ -183,12 +187,6 @@ def _fewest(
         if len(chosen) > 1 and fits([each.uid for each in chosen if each is not victim]):
             chosen.remove(victim)
     return tuple(chosen)
-
-
-def _without(ledger: NodeDevices, gone: Collection[str]) -> NodeDevices:
-    rest = {uid: claim for uid, claim in ledger.claims.items() if uid not in gone}
-    # No version: what is computed of it is not kept in place of what the real one is asked for.
-    return replace(ledger.with_claims(rest), metadata=replace(ledger.metadata, resource_version=""))
 
 
 def _with(ledger: NodeDevices, request: Request) -> NodeDevices | None:

@@ -63,7 +63,10 @@ def read_pools(node: str, vendor: Vendor, driver: DraDriver, pools: Mapping[str,
     troubles: list[str] = []
     every: list[tuple[str, SliceDevice]] = []
     for name, pool in sorted(pools.items()):
-        newest = _newest(pool)
+        slices = list(pool)
+        # Those of earlier generations are left over, or not yet updated.
+        generation = max(each.spec.pool.generation for each in slices)
+        newest = [each for each in slices if each.spec.pool.generation == generation]
         if trouble := _trouble(node, newest):
             troubles.append(f"the pool {quoted(name)} of the DRA driver {driver.name} {trouble}")
         every += [(name, device) for each in newest for device in each.spec.devices]
@@ -75,13 +78,6 @@ def read_pools(node: str, vendor: Vendor, driver: DraDriver, pools: Mapping[str,
     if troubles:
         return reading._replace(trouble=troubles[0])
     return reading
-
-
-def _newest(pool: Pool) -> list[ResourceSlice]:
-    """Slices of earlier generations are left over, or not yet updated."""
-    slices = list(pool)
-    generation = max(each.spec.pool.generation for each in slices)
-    return [each for each in slices if each.spec.pool.generation == generation]
 
 
 def _trouble(node: str, slices: list[ResourceSlice]) -> str:
