@@ -25,7 +25,11 @@ Amounts = dict[str, int]
 
 def amounts(quantities: Mapping[str, Quantity], *, unread: int = MAX) -> Amounts:
     """Quantities as whole numbers; one that can't be read counts as `unread`."""
-    return {resource: _amount(resource, quantity, unread) for resource, quantity in quantities.items()}
+    sizes = {resource: amount(quantity) for resource, quantity in quantities.items()}
+    return {
+        resource: unread if size is None else max(0, math.ceil(size * 1000 if resource == CPU else size))
+        for resource, size in sizes.items()
+    }
 
 
 def requests_of(pod: Pod) -> Amounts:
@@ -94,10 +98,3 @@ def without_surplus(pod: Pod) -> Pod:
 def _of(container: Container, seen: Mapping[str, SeenContainer]) -> Counter[str]:
     mine = Counter(amounts(container.resources.requests))
     return mine | Counter(amounts(seen[container.name].allocated_resources)) if container.name in seen else mine
-
-
-def _amount(resource: str, quantity: Quantity, unread: int) -> int:
-    size = amount(quantity)
-    if size is None:
-        return unread
-    return max(0, math.ceil(size * 1000 if resource == CPU else size))

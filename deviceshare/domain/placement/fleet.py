@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.device_quota import DeviceQuota, Reservation, counted, reservation_of
 from deviceshare.domain.objects.devices import Device, Devices, identities
 from deviceshare.domain.objects.groups import Group
@@ -21,7 +21,7 @@ from deviceshare.domain.placement.join_obstacles import Namespaces, UnreadableOb
 from deviceshare.domain.placement.ledger_budget import Crowding, crowding
 from deviceshare.domain.placement.node_indexes import put, put_at
 from deviceshare.domain.placement.rooms import Room, used
-from deviceshare.domain.placement.shapes import EFFORT, Filtered, Shape, Situations, counts, opaque
+from deviceshare.domain.placement.shapes import EFFORT, Filtered, Shape, Situations, counts
 from deviceshare.domain.placement.shared_resources import advertised
 
 # Assumptions: what binds under way take in memory, before their claims are written.
@@ -115,7 +115,7 @@ class Fleet:
     def set_node(self, name: str, node: Node | None) -> None:
         """Takes in a node's newest state; None when it is gone."""
         put(self._nodes, name, node)
-        self._measure(name)
+        self.situations.count(name, node, self._ledgers.get(name), self.states(name))
         self._reshape(name)
 
     def set_ledger(self, name: str, ledger: NodeDevices | None) -> None:
@@ -129,7 +129,7 @@ class Fleet:
         put(self._states, name, device_states(ledger) if ledger else None)
         put(self._crowding, name, crowding(ledger) if ledger else None)
         put(self._rooms, name, allocation.rooms(self._states[name]) if ledger else None)
-        self._measure(name)
+        self.situations.count(name, self._nodes.get(name), ledger, self.states(name))
         self._reshape(name)
 
     def set_plugin_pods(self, name: str, pods: Mapping[str, frozenset[str]]) -> None:
@@ -160,10 +160,22 @@ class Fleet:
         return [found[key] for key in sorted(found)]
 
     def opaque(self, name: str) -> frozenset[str]:
-        """Resources of which pods hold devices through a device plugin, unless the agent reports which devices."""
+        """Resources of which pods hold devices through a device plugin, unless the agent reports which devices.
+
+        A vendor's devices are the same under all its resources, whole, in turns or in parts, so all of them are named.
+        """
         ledger, pods = self._ledgers.get(name) or NodeDevices(), self._plugin_pods.get(name)
         hidden = {device.resource for device in ledger.devices} if self._hidden_on(name) else set()
-        return (opaque(ledger, self.states(name), pods) if pods else frozenset()) | hidden
+        if not pods:
+            return frozenset(hidden)
+        known = {(each.uid, each.resource) for each in ledger.hardware.allocations or ()}
+        held = {resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known}
+        if any(state.split for state in self.states(name)):
+            # Who has a part by MIG has it of these, and no group gets these.
+            held = {resource for resource in held if not resource.startswith(vendors.MIG_PREFIX)}
+        owners = {vendors.plugin_vendor_of(resource) for resource in held}
+        mine = {device.resource for device in (*ledger.devices, *ledger.claimed())} if held else set()
+        return frozenset(hidden | held | {resource for resource in mine if vendors.vendor_of(resource) in owners})
 
     def set_living(self, uid: str, pod: str, node: str) -> None:
         """Takes in where a pod that received devices of the holder `uid` lives; "" when it no longer does."""
@@ -400,9 +412,6 @@ class Fleet:
         preferences = self.situations.preferences(request, names)
         most = allocation.best(request.strategy, preferences.values())
         return [name for name, preference in preferences.items() if preference == most]
-
-    def _measure(self, name: str) -> None:
-        self.situations.count(name, self._nodes.get(name), self._ledgers.get(name), self.states(name))
 
     def _reshape(self, name: str) -> None:
         self.situations.put(name, self._nodes.get(name), self._shape(name))

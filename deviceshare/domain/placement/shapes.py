@@ -7,7 +7,6 @@ from heapq import merge
 from itertools import chain, count, islice
 from typing import Final, NamedTuple
 
-from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
@@ -58,10 +57,6 @@ class Shape(NamedTuple):
     def outline(self) -> "Shape":
         """All that requests without a share ask about."""
         return self._replace(rooms=(), whole=(), advertised=frozenset(), counts_only="")
-
-    def room(self, resources: Container[str]) -> int:
-        """How many devices of these resources are free."""
-        return sum(count for resource, count in self.free if resource in resources)
 
     def obstacle_to(self, request: Request, effort: allocation.Effort | None = None) -> Reason | None:
         """Why the request doesn't fit."""
@@ -116,7 +111,7 @@ class Shape(NamedTuple):
         devices that are nobody's is the fuller: so whole devices stay together for groups.
         """
         if request.resources:
-            return self.room(request.resources), 0
+            return sum(count for resource, count in self.free if resource in request.resources), 0
         mine, whole = request.share.of, sum(room.resource in request.share.of for room in self.whole)
         if request.strategy == allocation.SPREAD:
             return sum(room.free for room in self.rooms if room.resource in mine), whole
@@ -130,22 +125,6 @@ def _first(reasons: Iterable[tuple[str, Reason]], resources: Container[str]) -> 
 def counts(devices: Iterable[Device]) -> Counts:
     """How many of these there are of each resource."""
     return tuple(sorted(Counter(device.resource for device in devices).items()))
-
-
-def opaque(ledger: NodeDevices, states: Iterable[DeviceState], pods: Mapping[str, Collection[str]]) -> frozenset[str]:
-    """Resources of which pods hold devices, unless the node's agent reports which; `pods` are resources by pod UID.
-
-    A vendor's devices are the same under all its resources, whole, in turns or in parts, so all of them are named.
-    """
-    known = {(allocation.uid, allocation.resource) for allocation in ledger.hardware.allocations or ()}
-    held = {resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known}
-    if any(state.split for state in states):  # Who has a part by MIG has it of these, and no group gets these.
-        held = {resource for resource in held if not resource.startswith(vendors.MIG_PREFIX)}
-    if not held:
-        return frozenset()
-    owners = {vendors.plugin_vendor_of(resource) for resource in held}
-    mine = {device.resource for device in (*ledger.devices, *ledger.claimed())}
-    return frozenset(held | {resource for resource in mine if vendors.vendor_of(resource) in owners})
 
 
 # An overview of all shared nodes that a request's selector matches: where it fits, and why not elsewhere.
