@@ -18,8 +18,6 @@ from deviceshare.domain.objects.quantities import Quantity
 #
 # https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-claim-v1/
 
-_NODE_NAME: Final = "metadata.name"
-
 
 class AllocatedDevice(Struct, frozen=True, gc=False, rename="camel"):
     """One result. Several claims may have shares of one device (`shareID`, `consumedCapacity`): each of them holds it.
@@ -83,7 +81,10 @@ class ResourceClaim(Struct, frozen=True, gc=False):
         terms = allocation.node_selector.node_selector_terms if allocation and allocation.node_selector else ()
         fields = (each for term in terms or () for each in term.match_fields or ())
         return {
-            name for each in fields if (each.key, each.operator) == (_NODE_NAME, "In") for name in each.values or ()
+            name
+            for each in fields
+            if (each.key, each.operator) == ("metadata.name", "In")
+            for name in each.values or ()
         }
 
 

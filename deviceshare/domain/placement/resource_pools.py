@@ -227,7 +227,9 @@ class DraView:
                 nodes.add(hold.node)
                 put_at(self._holds, hold.node, hold.key, now)
                 continue
-            for place in _places(each):
+            pools: set[PoolKey | str] = {(held.driver, held.pool) for held in each.holds}
+            # Where these are gone, the nodes that may be meant must do.
+            for place in pools | {held.pool for held in each.holds} | (each.nodes if pools else set()):
                 put_at(self._claims, place, key, now)
                 nodes |= {place} if isinstance(place, str) else self._nodes_at(place)
             if each.hidden or key in self._hidden:
@@ -314,12 +316,6 @@ class DraView:
                 if each.driver == driver.name and node in (named or claim.nodes or {each.pool}):
                     found.setdefault((each.pool, each.device), set()).add(name)
         return found
-
-
-def _places(claim: ResourceClaim) -> set[PoolKey | str]:
-    """Where it is looked for: at its devices' pools, and at the nodes that may be meant where these are gone."""
-    pools: set[PoolKey | str] = {(each.driver, each.pool) for each in claim.holds}
-    return pools | {each.pool for each in claim.holds} | (claim.nodes if pools else set())
 
 
 def _unmatched(vendor: Vendor, driver: DraDriver, held: Mapping[PoolDevice, set[str]]) -> list[Withheld]:
