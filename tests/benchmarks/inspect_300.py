@@ -129,7 +129,7 @@ async def _pod(api: Api, name: str, node: str, group: str = "") -> None:
     if group:
         uid = (await api.get(GROUPS, group)).metadata.uid
         chosen = msgspec.json.encode(selected(HELD)).decode()
-        given = {**visible(HELD), contract.SELECTED_DEVICES: chosen, contract.GROUP_UID: uid}
+        given = {**visible(HELD, {}), contract.SELECTED_DEVICES: chosen, contract.GROUP_UID: uid}
     await api.bind("default", name, uid=made.metadata.uid, node=node, annotations=given, timeout=10.0)
 
 

@@ -87,7 +87,7 @@ def groups(size: Size) -> Iterator[Raw]:
 def pods(size: Size, uids: list[str]) -> Iterator[Raw]:
     """pod-0 and so on, of the groups in turn; those of bound groups are on their nodes."""
     held = devices_of({GPU: HELD})
-    given = {**visible(held), contract.SELECTED_DEVICES: msgspec.json.encode(selected(held)).decode()}
+    given = {**visible(held, {}), contract.SELECTED_DEVICES: msgspec.json.encode(selected(held)).decode()}
     for number in range(size.pods):
         mine = number % size.groups
         bound, named = mine < size.bound, {contract.GROUP: f"group-{mine}"}

@@ -180,7 +180,7 @@ def deviceshare(cluster: TracedFleet, task: Task, request: Request, fits: Sequen
 
 def devices_alone(cluster: TracedFleet, task: Task, request: Request, fits: Sequence[str]) -> tuple[str, Device | None]:
     """As until November 2026: by the tightest device alone, whatever else its node has."""
-    preferences = {name: first for name, (first, _) in cluster.fleet._shapes.preferences(request, fits).items()}
+    preferences = {name: first for name, (first, _) in cluster.fleet.situations.preferences(request, fits).items()}
     best = min(preferences.values())
     return max((name for name in fits if preferences[name] == best), key=cluster.left), None
 

@@ -61,7 +61,7 @@ def test_its_variable_is_injected_and_filled() -> None:
     [env] = [each["value"] for each in inject(of_even(), None).patch if each["path"].endswith("/env")]
     [variable] = [each for each in env if each["name"] == EVEN.env]
     assert variable["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.annotations['{EVEN.annotation}']"
-    assert visible([Device(EVEN.resource, 1)]) == {EVEN.annotation: "1"}
+    assert visible([Device(EVEN.resource, 1)], {}) == {EVEN.annotation: "1"}
 
 
 @fourth

@@ -1,7 +1,6 @@
 """Devices, and their formats in a claim, in a group's status and in a container's environment."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from msgspec import Struct
 
@@ -34,8 +33,6 @@ class Device(Struct, frozen=True, gc=False, order=True, omit_defaults=True):
         vendor = vendors.vendor_of(self.resource)
         return vendor.env if vendor else self.resource, self.uuid or self.index
 
-
-_UNDECIDED: Final[Mapping[str, str]] = {}
 
 Devices = tuple[Device, ...]
 """A set of devices of one node, sorted by resource and index."""
@@ -79,7 +76,7 @@ def parse_selected(texts: Mapping[str, str]) -> Devices:
     return tuple(sorted(devices))
 
 
-def visible(devices: Iterable[Device], handover: Mapping[str, str] = _UNDECIDED) -> dict[str, str]:
+def visible(devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, str]:
     """What each vendor's runtime reads: pod annotation → the devices' names, with commas.
 
     The names are UUIDs where the devices have them, else numbers. `handover` maps vendors' names to the words that the

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects.nodes import NodeRequirement
 from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.printable import printable, quoted
@@ -18,43 +19,25 @@ from deviceshare.domain.wording import listed
 # A LabelSelector, as the specs of groups and quotas have it, and its validation.
 # https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/label-selector/
 
-_LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-
-
-_PREFIX = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
-
-
+_LABEL_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
-
-
 _SHOWN: Final = 5
 
 
-class LabelRequirement(Struct, frozen=True, gc=False):
+class LabelRequirement(NodeRequirement, frozen=True, gc=False):
     """A LabelSelectorRequirement: one condition on one label."""
-
-    key: str = ""
-    operator: str = ""
-    values: list[str] = field(default_factory=list)
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether it holds of these labels; a NotIn holds where there is no such label. An unknown operator never."""
-        match self.operator:
-            case "In":
-                return self.key in labels and labels[self.key] in self.values
-            case "NotIn":
-                return self.key not in labels or labels[self.key] not in self.values
-            case "Exists":
-                return self.key in labels
-            case "DoesNotExist":
-                return self.key not in labels
-        return False
+        return self.operator in OPERATORS and self.holds(labels)
 
     def __str__(self) -> str:
         """As kubectl's `-l` has it."""
         key = printable(self.key)
         if self.operator in ("In", "NotIn"):
-            shown = [*map(printable, self.values[:_SHOWN]), *(["…"] if len(self.values) > _SHOWN else [])]
+            values = self.values or []
+            shown = [*map(printable, values[:_SHOWN]), *(["…"] if len(values) > _SHOWN else [])]
             return f"{key} {self.operator.lower()} ({', '.join(shown)})"
         return f"!{key}" if self.operator == "DoesNotExist" else key
 
@@ -94,7 +77,7 @@ EVERYTHING: Final = LabelSelector()
 
 
 def _faults(requirement: LabelRequirement, path: str) -> list[str]:
-    key, operator, values = requirement.key, requirement.operator, requirement.values
+    key, operator, values = requirement.key, requirement.operator, requirement.values or []
     faults = [] if is_label_key(key) else [f"{path}: {quoted(key)} can't be a label's key"]
     if operator in ("In", "NotIn") and not values:
         faults.append(f"{path}: {operator} needs values")
@@ -116,7 +99,7 @@ def is_label_key(key: str) -> bool:
     https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
     """
     prefix, slash, name = key.rpartition("/")
-    if slash and not (len(prefix) <= 253 and _PREFIX.fullmatch(prefix)):
+    if slash and not (len(prefix) <= 253 and _DNS_SUBDOMAIN.fullmatch(prefix)):
         return False
     return _LABEL_NAME.fullmatch(name) is not None
 
@@ -236,8 +219,6 @@ STAY, MOVE = "Stay", "Move"
 """What becomes of a group whose node is lost, or cordoned."""
 
 PENDING, BOUND, DEGRADED, TERMINATING = "Pending", "Bound", "Degraded", "Terminating"
-
-_DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 
 
 class GroupSpec(Struct, frozen=True, gc=False, rename="camel"):

@@ -24,26 +24,23 @@ RENEWED_SECONDS: Final = 600.0
 """A report with turns is written again after this, unchanged: an older one says that its agent stopped reporting."""
 
 
-class ReportedHolder(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """The program that has the turn, or may still have it."""
-
-    pod: str
-    """`namespace/name`"""
-    since: str = ""
-    """When the turn was given."""
-    priority: int = 0
-    asked: bool = False
-    """Whether its slice is over and it was asked to end."""
-    lost_since: str = ""
-    """When its connection was last heard of, where that is lost."""
-
-
 class ReportedWaiter(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """A waiting program."""
 
     pod: str
+    """`namespace/name`"""
     since: str = ""
+    """When it began to wait or, of a holder, when the turn was given."""
     priority: int = 0
+
+
+class ReportedHolder(ReportedWaiter, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """The program that has the turn, or may still have it."""
+
+    asked: bool = False
+    """Whether its slice is over and it was asked to end."""
+    lost_since: str = ""
+    """When its connection was last heard of, where that is lost."""
 
 
 class ReportedQueue(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -88,12 +85,21 @@ MAX_OVERUSES: Final = 32
 MAX_LIMITS: Final = 64
 
 
-class Part(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """One device as the driver shows it. `index` is the driver's current number; a reboot may change it."""
+class Numbered(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """What is said of one device."""
 
     resource: str
     index: int
     uuid: str = ""
+
+    @property
+    def device(self) -> Device:
+        return Device(self.resource, self.index, self.uuid)
+
+
+class Part(Numbered, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """One device as the driver shows it. `index` is the driver's current number; a reboot may change it."""
+
     model: str = ""
     memory_mib: int = 0
     pci: str = ""
@@ -107,10 +113,6 @@ class Part(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """When it was found unhealthy, RFC 3339. With the UUID it identifies this one finding."""
     lost: bool = False
     """Whether the driver no longer shows it; the other fields are then the last that it reported."""
-
-    @property
-    def device(self) -> Device:
-        return Device(self.resource, self.index, self.uuid)
 
 
 class Link(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -277,18 +279,11 @@ class Withheld(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True
 SHOWN_CLAIMS: Final = 3
 
 
-class ResourceHold(Struct, frozen=True, gc=False, order=True, rename="camel", omit_defaults=True):
+class ResourceHold(Numbered, frozen=True, gc=False, order=True, rename="camel", omit_defaults=True):
     """A device that ResourceClaims hold, whole or in part."""
 
-    resource: str
-    index: int
-    uuid: str = ""
     claim: str = ""
     """`namespace/name`, for people; with how many others where several have shares of it."""
-
-    @property
-    def device(self) -> Device:
-        return Device(self.resource, self.index, self.uuid)
 
 
 class Publication(Struct, frozen=True, gc=False, rename="camel"):
@@ -327,6 +322,6 @@ class Publication(Struct, frozen=True, gc=False, rename="camel"):
 NOTHING_PUBLISHED: Final = Publication()
 
 
-def holders(claims: Iterable[str]) -> str:
+def holders_of(claims: Iterable[str]) -> str:
     """The claims that hold one device, in a few words."""
     return listed(sorted(set(claims)), most=SHOWN_CLAIMS)

@@ -12,29 +12,11 @@ from msgspec import Struct, convert, field, json, to_builtins
 from msgspec.structs import fields, force_setattr, replace
 
 from deviceshare.domain import contract
+from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.devices import Device, Devices
-from deviceshare.domain.objects.hardware import (
-    BY_AGENT,
-    HOOK,
-    INTERCEPT,
-    NO_HARDWARE,
-    NOTHING_PUBLISHED,
-    Hardware,
-    Publication,
-    Withheld,
-)
+from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, INTERCEPT, Hardware, Publication, Withheld
 from deviceshare.domain.objects.object_decoder import ObjectMeta
-from deviceshare.domain.objects.shares import (
-    GROUP,
-    POD,
-    Holder,
-    Share,
-    as_stored,
-    current,
-    packed,
-    stored_once,
-    unpacked,
-)
+from deviceshare.domain.objects.shares import GROUP, POD, Holder, Share
 
 Patch = dict[str, Any]
 """A JSON merge patch (RFC 7386)."""
@@ -79,7 +61,7 @@ class Claim(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
 
     def __post_init__(self) -> None:
         if self.parts:
-            force_setattr(self, "shares", [*self.shares, *unpacked(self.parts)])
+            force_setattr(self, "shares", [*self.shares, *shares.unpacked(self.parts)])
             force_setattr(self, "parts", [])
         if bool(self.group) == bool(self.pod) or bool(self.pod) != bool(self.shares):
             raise ValueError("a claim names a group and its devices, or a pod and its shares")
@@ -87,7 +69,7 @@ class Claim(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     @property
     def devices(self) -> list[Device]:
         """The devices that it holds, whole or in part; former ones not among them."""
-        return sorted({share.device for share in current(self.shares)}) if self.shares else self.whole
+        return sorted({share.device for share in shares.current(self.shares)}) if self.shares else self.whole
 
     @property
     def replaced(self) -> list[Device]:
@@ -118,12 +100,9 @@ class Summary(Struct, frozen=True, gc=False):
     """Why devices are withheld."""
 
 
-NO_SUMMARY: Final = Summary()
-
-
 class LedgerSpec(Struct, frozen=True, gc=False, rename="camel"):
     claims: dict[str, Claim] = field(default_factory=dict)
-    summary: Summary = NO_SUMMARY
+    summary: Summary = Summary()
 
 
 class LedgerStatus(Struct, frozen=True, gc=False, rename="camel"):
@@ -141,14 +120,14 @@ class LedgerStatus(Struct, frozen=True, gc=False, rename="camel"):
     for_shares: list[Device] = field(default_factory=list)
     """The devices that serve shares only, by the node's annotation; likewise `for_groups`. Others serve either."""
     for_groups: list[Device] = field(default_factory=list)
-    published: Publication = NOTHING_PUBLISHED
+    published: Publication = Publication()
     """By DRA drivers, and held by ResourceClaims."""
     reasons: str = ""
     total: str = ""
     """Where versions before `spec.summary` wrote that; as the next two it is only cleared."""
     free: str = ""
     held: str = ""
-    hardware: Hardware = NO_HARDWARE
+    hardware: Hardware = Hardware()
     recovered: list[str] = field(default_factory=list)
     """What people reported as repaired, who may not write the annotation contract.RECOVERED; its words."""
 
@@ -232,6 +211,10 @@ class NodeDevices(Struct, frozen=True, dict=True, rename="camel"):
         """The devices that the node has, but not for groups, in its present numbering, and why."""
         return {self.present(d): each.text for each in self.status.withheld for d in each.devices}
 
+    def with_claims(self, claims: dict[str, Claim]) -> "NodeDevices":
+        """The ledger as it would be with these claims."""
+        return replace(self, spec=replace(self.spec, claims=claims))
+
     def unknown(self, resource: str) -> Withheld | None:
         """The entry for a resource of which it is unknown which devices are there."""
         return next((w for w in self.status.withheld if w.resource == resource and not w.devices), None)
@@ -290,29 +273,20 @@ def share_claim_of(holder: Holder, shares: Iterable[Share], within: str = "") ->
     return Claim(pod=holder.name, shares=list(shares), within=within)
 
 
-def claim_patch(ledger: NodeDevices, uid: str, claim: Claim) -> Patch:
-    """Writes a holder's claim, if nobody wrote the ledger meanwhile."""
-    return claims_patch(ledger, {uid: claim})
-
-
 def claims_patch(ledger: NodeDevices, claims: Mapping[str, Claim]) -> Patch:
-    """Writes several claims by their holders' UIDs, if nobody wrote the ledger meanwhile."""
-    return {
-        "metadata": {"resourceVersion": ledger.metadata.resource_version},
-        "spec": {"claims": {uid: _claim_json(claim, uid in ledger.claims) for uid, claim in claims.items()}},
-    }
+    """Writes claims by their holders' UIDs, if nobody wrote the ledger meanwhile."""
+    return _patch(ledger, {uid: _claim_json(claim, uid in ledger.claims) for uid, claim in claims.items()})
 
 
 def restoring_patch(ledger: NodeDevices, claims: Mapping[str, Claim | None]) -> Patch:
     """Writes claims in the place of ones that can't be read, or drops these, if nobody wrote the ledger meanwhile."""
     nothing = dict.fromkeys(each.encode_name for each in fields(Claim))
-    whole = {uid: claim and nothing | _claim_json(claim) for uid, claim in claims.items()}
-    return {"metadata": {"resourceVersion": ledger.metadata.resource_version}, "spec": {"claims": whole}}
+    return _patch(ledger, {uid: nothing | _claim_json(claim) if claim else None for uid, claim in claims.items()})
 
 
 def former_patch(ledger: NodeDevices, uid: str, former: Iterable[Device]) -> Patch:
     """Sets the claim's former devices."""
-    return _patch(ledger, uid, {"former": as_json(former) or None})
+    return _patch(ledger, {uid: {"former": as_json(former) or None}})
 
 
 def mark_patch(ledger: NodeDevices, uid: str, mark: str, token: str = "") -> Patch:
@@ -323,17 +297,17 @@ def mark_patch(ledger: NodeDevices, uid: str, mark: str, token: str = "") -> Pat
     """
     claim = ledger.claims.get(uid)
     short = _parts_json(claim) if claim and len(claim.shares) > LISTED else {}
-    return _patch(ledger, uid, {"releasing": mark} | ({"token": token} if token else {}) | short)
+    return _patch(ledger, {uid: {"releasing": mark} | ({"token": token} if token else {}) | short})
 
 
 def unmark_patch(ledger: NodeDevices, uid: str) -> Patch:
     """Removes a claim's mark."""
-    return _patch(ledger, uid, {"releasing": None})
+    return _patch(ledger, {uid: {"releasing": None}})
 
 
 def drop_patch(ledger: NodeDevices, uid: str) -> Patch:
     """Removes a claim, so that its devices are free."""
-    return _patch(ledger, uid, None)
+    return _patch(ledger, {uid: None})
 
 
 def patched(ledger: NodeDevices, patch: Patch) -> NodeDevices:
@@ -344,7 +318,7 @@ def patched(ledger: NodeDevices, patch: Patch) -> NodeDevices:
         if change is not None:
             fields = {key: value for key, value in {**before, **change}.items() if value is not None}
             claims[uid] = convert(fields, Claim)
-    return replace(ledger, spec=replace(ledger.spec, claims=claims))
+    return ledger.with_claims(claims)
 
 
 def filled_patch(ledger: NodeDevices, claims: Mapping[str, Claim]) -> Patch:
@@ -363,8 +337,8 @@ def let_go_patch(ledger: NodeDevices) -> Patch:
     return {"metadata": {"resourceVersion": ledger.metadata.resource_version, "finalizers": kept}}
 
 
-def _patch(ledger: NodeDevices, uid: str, claim: Mapping[str, Any] | None) -> Patch:
-    return {"metadata": {"resourceVersion": ledger.metadata.resource_version}, "spec": {"claims": {uid: claim}}}
+def _patch(ledger: NodeDevices, claims: Mapping[str, Mapping[str, Any] | None]) -> Patch:
+    return {"metadata": {"resourceVersion": ledger.metadata.resource_version}, "spec": {"claims": claims}}
 
 
 def new_ledger(node: str) -> dict[str, Any]:
@@ -394,10 +368,10 @@ def _claim_json(claim: Claim, again: bool = False) -> dict[str, Any]:
 
 
 def _parts_json(claim: Claim) -> dict[str, Any]:
-    once = stored_once(claim.shares)
+    once = shares.stored_once(claim.shares)
     if len(once) > LISTED:
-        return {"shares": None, "parts": packed(once)}
-    return {"shares": as_stored(once), "parts": None}
+        return {"shares": None, "parts": shares.packed(once)}
+    return {"shares": shares.as_stored(once), "parts": None}
 
 
 def as_json(devices: Iterable[Device]) -> list[dict[str, Any]]:

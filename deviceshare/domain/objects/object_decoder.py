@@ -186,19 +186,16 @@ class ObjectDecoder(Generic[T]):
         return replace(found, metadata=replace(metadata, unreadable=faults))
 
     def _read(self, raw: bytes | Raw) -> tuple[T, dict[str, str]]:
-        found, faults = self._whole(raw)
-        return (self._trim(found) if self._trim and found is not _NOTHING else found), faults
-
-    def _whole(self, raw: bytes | Raw) -> tuple[T, dict[str, str]]:
         try:
-            return self._part_by_part(raw)
+            found, faults = self._part_by_part(raw)
         except msgspec.ValidationError:
             raise
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             try:
-                return self._part_by_part(plain_json(bytes(raw)))
+                found, faults = self._part_by_part(plain_json(bytes(raw)))
             except (RecursionError, UnicodeDecodeError) as error:
                 raise msgspec.DecodeError(str(error)) from error
+        return (self._trim(found) if self._trim and found is not _NOTHING else found), faults
 
     def _part_by_part(self, raw: bytes | Raw) -> tuple[T, dict[str, str]]:
         try:
@@ -239,13 +236,17 @@ def _read(type_: Any, raw: bytes | Raw, path: str, faults: _Faults) -> Any:
         return _decoder(type_).decode(raw)
     except msgspec.ValidationError as error:
         origin, arguments = get_origin(type_), get_args(type_)
+        members, zero = _form(type_, origin)
         if bytes(raw) == _NULL and path:
-            return _read(type_, _zero(type_, origin), path, faults) if _zero(type_, origin) else _NOTHING
+            return _read(type_, zero, path, faults) if zero else _NOTHING
         if origin in (Union, types.UnionType):
             one, *others = [each for each in arguments if each is not types.NoneType]
             if not others:
                 return _read(one, raw, path, faults)
-        parts = _parts(type_, origin, raw)
+        try:
+            parts = _decoder(members).decode(raw) if members else None
+        except msgspec.ValidationError:
+            parts = None
         if parts is None:
             return _unreadable(path, str(error).partition(" - at `")[0], faults)
         if isinstance(parts, list):
@@ -280,29 +281,13 @@ def _struct(type_: type[Struct], parts: dict[str, Raw], path: str, faults: _Faul
         return _unreadable(path, str(error), faults)
 
 
-def _parts(type_: Any, origin: Any, raw: bytes | Raw) -> dict[str, Raw] | list[Raw] | None:
-    """The members of a value, if it is a list, a map or a Struct."""
-    wanted: Any
+def _form(type_: Any, origin: Any) -> tuple[Any, bytes]:
+    """As what the members of a list, a map or a Struct are read, else None; and what null is of it in those, or b""."""
     if origin is list:
-        wanted = list[Raw]
-    elif origin is dict or (isinstance(type_, type) and issubclass(type_, Struct)):
-        wanted = dict[str, Raw]
-    else:
-        return None
-    try:
-        parts: dict[str, Raw] | list[Raw] = _decoder(wanted).decode(raw)
-    except msgspec.ValidationError:
-        return None
-    return parts
-
-
-def _zero(type_: Any, origin: Any) -> bytes:
-    """The JSON that stands for null in a list or a map."""
-    if origin is list:
-        return b"[]"
+        return list[Raw], b"[]"
     if origin is dict or (isinstance(type_, type) and issubclass(type_, Struct)):
-        return b"{}"
-    return _ZEROS.get(type_, b"")
+        return dict[str, Raw], b"{}"
+    return None, _ZEROS.get(type_, b"")
 
 
 def _unreadable(path: str, why: str, faults: _Faults) -> Any:

@@ -7,7 +7,8 @@ whole units, both rounded up, as kube-scheduler does.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -24,7 +25,11 @@ Amounts = dict[str, int]
 
 def amounts(quantities: Mapping[str, Quantity], *, unread: int = MAX) -> Amounts:
     """Quantities as whole numbers; one that can't be read counts as `unread`."""
-    return {resource: _amount(resource, quantity, unread) for resource, quantity in quantities.items()}
+    sizes = {resource: amount(quantity) for resource, quantity in quantities.items()}
+    return {
+        resource: unread if size is None else max(0, math.ceil(size * 1000 if resource == CPU else size))
+        for resource, size in sizes.items()
+    }
 
 
 def requests_of(pod: Pod) -> Amounts:
@@ -34,19 +39,15 @@ def requests_of(pod: Pod) -> Amounts:
     """
     spec, status = pod.spec, pod.status
     seen = {each.name: each for each in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))}
-    running = _sum(_of(each, seen) for each in spec.containers)
-    sidecars: Amounts = {}
-    peak: Amounts = {}
+    sidecars, peak = Counter[str](), Counter[str]()
     for each in spec.init_containers:
         mine = _of(each, seen)
+        peak |= sidecars + mine
         if each.restart_policy == "Always":
-            sidecars = _sum((sidecars, mine))
-            peak = _most(peak, sidecars)
-        else:
-            peak = _most(peak, _sum((sidecars, mine)))
-    total = _most(_sum((running, sidecars)), peak)
-    total |= amounts(spec.resources.requests)  # those of the pod as a whole win, where it has them
-    total = _sum((total, amounts(spec.overhead)))
+            sidecars += mine
+    total = sum((_of(each, seen) for each in spec.containers), sidecars) | peak
+    # Those of the pod as a whole win, where it has them.
+    total = Counter({**total, **amounts(spec.resources.requests)}) + Counter(amounts(spec.overhead))
     return {resource: number for resource, number in total.items() if number} | {PODS: 1} | exclusive(pod)
 
 
@@ -94,25 +95,6 @@ def without_surplus(pod: Pod) -> Pod:
     )
 
 
-def _of(container: Container, seen: Mapping[str, SeenContainer]) -> Amounts:
-    mine = amounts(container.resources.requests)
-    return _most(mine, amounts(seen[container.name].allocated_resources)) if container.name in seen else mine
-
-
-def _amount(resource: str, quantity: Quantity, unread: int) -> int:
-    size = amount(quantity)
-    if size is None:
-        return unread
-    return max(0, math.ceil(size * 1000 if resource == CPU else size))
-
-
-def _sum(parts: Iterable[Amounts]) -> Amounts:
-    total: Amounts = {}
-    for part in parts:
-        for resource, number in part.items():
-            total[resource] = total.get(resource, 0) + number
-    return total
-
-
-def _most(one: Amounts, other: Amounts) -> Amounts:
-    return {resource: max(one.get(resource, 0), other.get(resource, 0)) for resource in one.keys() | other.keys()}
+def _of(container: Container, seen: Mapping[str, SeenContainer]) -> Counter[str]:
+    mine = Counter(amounts(container.resources.requests))
+    return mine | Counter(amounts(seen[container.name].allocated_resources)) if container.name in seen else mine

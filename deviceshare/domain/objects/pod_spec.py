@@ -1,6 +1,5 @@
 """A pod's spec and status, as far as deviceshare reads them: its containers, their variables and their limits."""
 
-from collections.abc import Collection, Iterable
 from typing import Final
 
 from msgspec import Struct, field
@@ -21,14 +20,6 @@ from deviceshare.domain.objects.shares import DIALECTS, ShareRequest, share_requ
 
 TERMINAL = ("Succeeded", "Failed")
 """The phases that a pod never leaves."""
-
-
-DEFAULT_GRACE_SECONDS = 30
-"""What the API server writes where a pod names no grace period."""
-
-
-LONGEST_GRACE_SECONDS = 3600
-"""Grace periods are capped to this: pods may set days, which the kubelet's eviction doesn't grant."""
 
 
 class StateDetails(Struct, frozen=True, gc=False):
@@ -57,25 +48,6 @@ class SeenContainer(Struct, frozen=True, gc=False, rename="camel"):
     @property
     def terminated(self) -> bool:
         return self.state is not None and self.state.terminated is not None
-
-
-def have_ended(phase: str, containers: Collection[str], statuses: Iterable[SeenContainer]) -> bool:
-    """Whether the kubelet reports that all containers have ended; `containers` are the names that must be reported.
-
-    It publishes `Succeeded` only when they have; there only a container reported as running contradicts that.
-    """
-    every = list(statuses)
-    if phase == "Succeeded":
-        return not any(status.running for status in every)
-    if phase != "Failed" or not all(status.terminated for status in every):
-        return False
-    return bool(containers) and {status.name for status in every}.issuperset(containers)
-
-
-def grace_seconds(named: int | None, deleting: int | None) -> int:
-    """How long containers may run after the kubelet begins to stop them, by the pod's spec or its deletion."""
-    longest = max(DEFAULT_GRACE_SECONDS if named is None else named, deleting or 0, 0)
-    return min(longest, LONGEST_GRACE_SECONDS)
 
 
 class FieldRef(Struct, frozen=True, gc=False, rename="camel"):
@@ -179,7 +151,6 @@ _MOST_SHARES: Final = 1024
 class ExtendedResourceRequest(Struct, frozen=True, gc=False, rename="camel"):
     """One container's extended resource that DRA serves."""
 
-    container_name: str = ""
     resource_name: str = ""
 
 

@@ -8,21 +8,12 @@ from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.devices import Device, Devices, parse_selected, with_uuids
 from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
-from deviceshare.domain.objects.pod_spec import TERMINAL, Container, PodSpec, PodStatus, grace_seconds, have_ended
+from deviceshare.domain.objects.pod_spec import TERMINAL, Container, PodSpec, PodStatus
 from deviceshare.domain.objects.share_wishes import REQUIRED
-from deviceshare.domain.objects.shares import (
-    GROUP,
-    POD,
-    Holder,
-    Share,
-    ShareRequest,
-    current,
-    devices_of_container,
-    field_path,
-    token_fault,
-)
+from deviceshare.domain.objects.shares import GROUP, POD, Holder, Share, ShareRequest
 from deviceshare.domain.vendors import Vendor
 
 # Whose a pod is by its metadata, as the Binding wrote it: whose devices it has, and for which pod they were.
@@ -41,6 +32,10 @@ def is_impostor(meta: ObjectMeta) -> bool:
     return meta.annotations.get(contract.POD_UID, meta.uid) != meta.uid and not meta.hides("metadata.uid")
 
 
+DEFAULT_GRACE_SECONDS: Final = 30
+"""What the API server writes where a pod names no grace period."""
+LONGEST_GRACE_SECONDS: Final = 3600
+"""Grace periods are capped to this: pods may set days, which the kubelet's eviction doesn't grant."""
 UNSCHEDULABLE: Final = "Unschedulable"
 """The reason of `PodScheduled=False` where no node fits (k8s.io/api/core/v1)."""
 SHARE_KEY: Final = "/"
@@ -62,11 +57,13 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         What has more entries than any pod needs counts as unreadable.
         """
         meta, spec, status = self.metadata, self.spec, self.status
-        excess = dict.fromkeys(_excess(self), f"more than {_MANY} entries")
+        excess = {path: f"more than {_MANY} entries" for path, count in _COUNTED.items() if count(self) > _MANY}
         held = replace(
             meta,
             labels={key: text for key, text in meta.labels.items() if key.startswith(contract.PREFIX)},
-            annotations={key: text for key, text in meta.annotations.items() if _is_read(key)},
+            annotations={
+                key: text for key, text in meta.annotations.items() if key.startswith(_OURS) or key in _OTHERS_READ
+            },
         )
         if excess:
             held = replace(held, unreadable=excess | (meta.unreadable or {}))
@@ -204,15 +201,24 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
 
     @property
     def finished(self) -> bool:
-        """Whether all its containers have ended, which its phase alone doesn't prove (pods.py)."""
-        if self.status.phase not in TERMINAL:
+        """Whether all its containers have ended, which its phase alone doesn't prove (pod_spec.py).
+
+        The kubelet publishes `Succeeded` only when they have; there only a container reported as running contradicts
+        that. Of a pod that failed every container must be reported as terminated.
+        """
+        status = self.status
+        if status.phase not in TERMINAL:
             return False
         if not self.spec.node_name or self.metadata.annotations.get(contract.ENDED) == self.metadata.uid:
             return True
-        status = self.status
-        every = (status.container_statuses, status.init_container_statuses, status.ephemeral_container_statuses)
+        kinds = (status.container_statuses, status.init_container_statuses, status.ephemeral_container_statuses)
+        every = [each for statuses in kinds for each in statuses or ()]
+        if status.phase == "Succeeded":
+            return not any(each.running for each in every)
+        if not all(each.terminated for each in every):
+            return False
         containers = [container.name for container in self.spec.containers]
-        return have_ended(status.phase, containers, (each for statuses in every for each in statuses or ()))
+        return bool(containers) and {each.name for each in every}.issuperset(containers)
 
     @property
     def ending(self) -> bool:
@@ -221,8 +227,10 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
 
     @property
     def grace_seconds(self) -> int:
-        """How long its containers may run after the kubelet begins to stop them."""
-        return grace_seconds(self.spec.termination_grace_period_seconds, self.metadata.deletion_grace_period_seconds)
+        """How long its containers may run after the kubelet begins to stop them, by its spec or its deletion."""
+        named, deleting = self.spec.termination_grace_period_seconds, self.metadata.deletion_grace_period_seconds
+        longest = max(DEFAULT_GRACE_SECONDS if named is None else named, deleting or 0, 0)
+        return min(longest, LONGEST_GRACE_SECONDS)
 
     @property
     def lives(self) -> bool:
@@ -236,8 +244,12 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
 
     def holds(self, uid: str, node: str) -> bool:
         """Whether the pod may hold devices of the holder with this UID on the node."""
+        return self.lives_on(node) and self.may_be_of(uid)
+
+    def may_be_of(self, uid: str) -> bool:
+        """Whether the pod may have received devices of the holder with this UID, wherever it is."""
         known = bool(self.holder_uid) or not self.metadata.hides("metadata.annotations")
-        return self.lives_on(node) and (uid in (self.holder_uid, self.share_uid) or not known)
+        return uid in (self.holder_uid, self.share_uid) or not known
 
     @property
     def pending(self) -> bool:
@@ -277,7 +289,7 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         annotations = self.metadata.annotations
         text = annotations.get(contract.SELECTED_DEVICES, "")
         if not text:
-            return tuple(sorted({share.device for share in current(self.shares)}))
+            return tuple(sorted({share.device for share in shares.current(self.shares)}))
         try:
             chosen = parse_selected(msgspec.json.decode(text, type=dict[str, str]))
         except ValueError:
@@ -301,7 +313,7 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
     def rebind(self) -> str:
         """The last request for another device in place of an unhealthy one of which it has a share, or ""."""
         token = self.metadata.annotations.get(contract.REBIND, "") if contract.GROUP in self.metadata.labels else ""
-        return "" if token_fault(token) else token
+        return "" if shares.token_fault(token) else token
 
     @property
     def former(self) -> Devices:
@@ -334,7 +346,7 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         def reads_its_own(container: Container, vendor: Vendor) -> bool:
             path = vendor.field_path
             if vendor in served and container.name in asking:
-                path = field_path(devices_of_container(vendor, container.name))
+                path = shares.field_path(shares.devices_of_container(vendor, container.name))
             return container.path_of(vendor.env) == path
 
         return label + [
@@ -358,13 +370,6 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         """Whether it may have devices from a device plugin, not from deviceshare."""
         return self.containers_hidden or bool(self.plugin_resources())
 
-    @property
-    def _dra_resources(self) -> set[str]:
-        """Resources in its limits that DRA serves, by drivers that are known."""
-        claim = self.status.extended_resource_claim_status
-        named = {each.resource_name for each in claim.request_mappings} if claim else set()
-        return {name for name in named if (vendor := vendors.plugin_vendor_of(name)) and vendor.dra}
-
     def plugin_resources(self) -> set[str]:
         """Device resources, or parts of devices, that the pod requests from a device plugin.
 
@@ -374,23 +379,17 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         """
         containers = [*self.spec.init_containers, *self.spec.containers]
         asked = [self.spec.resources, *(container.resources for container in containers)]
-        found = {resource for each in asked for resource in each.devices} - self._dra_resources
+        claim = self.status.extended_resource_claim_status
+        claimed = {each.resource_name for each in claim.request_mappings} if claim else set()
+        served = {name for name in claimed if (vendor := vendors.plugin_vendor_of(name)) and vendor.dra}
+        found = {resource for each in asked for resource in each.devices} - served
         if contract.GROUP in self.metadata.labels:
             return found
         return found | {r for each in asked for r in each.parts if vendors.plugin_vendor_of(r)}
 
 
-def _is_read(annotation: str) -> bool:
-    return annotation.startswith(_OURS) or annotation in _OTHERS_READ
-
-
 def _with_our_variables(container: Container) -> Container:
     return replace(container, env=[each for each in container.env if each.name in _VARIABLES])
-
-
-def _excess(pod: Pod) -> list[str]:
-    """The fields of the pod with more entries than any pod needs."""
-    return [path for path, count in _COUNTED.items() if count(pod) > _MANY]
 
 
 def _emptied(paths: Iterable[str], parent: str) -> dict[str, Any]:

@@ -11,7 +11,9 @@ LONGEST_QUOTE: Final = 80
 
 def printable(text: str) -> str:
     """The text in one line, with everything that isn't printable escaped."""
-    return text if text.isprintable() else "".join(map(_shown, text))
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text)
 
 
 def printable_lines(text: str) -> str:
@@ -23,7 +25,3 @@ def quoted(text: str, longest: int = LONGEST_QUOTE) -> str:
     """The text between quotation marks, escaped, with at most `longest` characters of it."""
     shown = printable(text[: longest + 1])
     return f"'{shown}'" if len(shown) <= longest else f"'{shown[: longest - 1]}…'"
-
-
-def _shown(sign: str) -> str:
-    return sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii")

@@ -10,14 +10,13 @@ from typing import Final
 from msgspec import Struct, field
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects.nodes import NodeTerms, Taint
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity
 
 # ResourceClaim: which devices DRA has allocated; only the fields that are read, equal in v1beta1, v1beta2 and v1.
 #
 # https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-claim-v1/
-
-_NODE_NAME: Final = "metadata.name"
 
 
 class AllocatedDevice(Struct, frozen=True, gc=False, rename="camel"):
@@ -32,22 +31,6 @@ class AllocatedDevice(Struct, frozen=True, gc=False, rename="camel"):
     admin_access: bool = False
 
 
-class FieldRequirement(Struct, frozen=True, gc=False):
-    """https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/node-selector-requirement/"""
-
-    key: str = ""
-    operator: str = ""
-    values: list[str] = field(default_factory=list)
-
-
-class SelectorTerm(Struct, frozen=True, gc=False, rename="camel"):
-    match_fields: list[FieldRequirement] = field(default_factory=list)
-
-
-class AllocationSelector(Struct, frozen=True, gc=False, rename="camel"):
-    node_selector_terms: list[SelectorTerm] = field(default_factory=list)
-
-
 class DeviceAllocation(Struct, frozen=True, gc=False):
     results: list[AllocatedDevice] = field(default_factory=list)
 
@@ -56,7 +39,7 @@ class AllocationResult(Struct, frozen=True, gc=False, rename="camel"):
     """`node_selector`: where the devices can be used; for a node's own devices it names the node."""
 
     devices: DeviceAllocation = DeviceAllocation()
-    node_selector: AllocationSelector | None = None
+    node_selector: NodeTerms | None = None
 
 
 class ClaimConsumer(Struct, frozen=True, gc=False, rename="camel"):
@@ -96,8 +79,13 @@ class ResourceClaim(Struct, frozen=True, gc=False):
         """The nodes that the allocation names; empty where it names none."""
         allocation = self.status.allocation
         terms = allocation.node_selector.node_selector_terms if allocation and allocation.node_selector else ()
-        fields = (each for term in terms for each in term.match_fields)
-        return {name for each in fields if (each.key, each.operator) == (_NODE_NAME, "In") for name in each.values}
+        fields = (each for term in terms or () for each in term.match_fields or ())
+        return {
+            name
+            for each in fields
+            if (each.key, each.operator) == ("metadata.name", "In")
+            for name in each.values or ()
+        }
 
 
 def worth_holding(claim: ResourceClaim) -> bool:
@@ -136,22 +124,6 @@ class DraCapacities(Struct, frozen=True, gc=False):
     memory: DraCapacity = DraCapacity()
 
 
-class DraTaint(Struct, frozen=True, gc=False):
-    """`effect`: None, NoSchedule or NoExecute; what is unknown counts as None, as the API says."""
-
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-
-    @property
-    def keeps_away(self) -> bool:
-        """Whether claims that don't tolerate it don't get the device."""
-        return self.effect in ("NoSchedule", "NoExecute")
-
-    def __str__(self) -> str:
-        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
-
-
 class CounterConsumption(Struct, frozen=True, gc=False, rename="camel"):
     """Devices that consume the same counters are parts of one (KEP-4815)."""
 
@@ -163,7 +135,8 @@ class BasicDevice(Struct, frozen=True, gc=False, rename="camel"):
 
     attributes: DraAttributes = DraAttributes()
     capacity: DraCapacities = DraCapacities()
-    taints: list[DraTaint] = field(default_factory=list)
+    taints: list[Taint] = field(default_factory=list)
+    """Of a taint an effect that is unknown counts as None, as the API says."""
     consumes_counters: list[CounterConsumption] = field(default_factory=list)
 
 

@@ -5,7 +5,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from fractions import Fraction
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -281,7 +280,10 @@ def _needs(whole: Need, dialect: Dialect, quantity: Quantity, count: int | str) 
     if size < 0:
         return [], f"{shown} is negative; give whole {unit}, or leave it out"
     if size.denominator != 1:
-        return [], f"{shown} is not a whole number; {_rounded(size, dialect)}"
+        counts, part = (
+            (f"whole {dialect.unit}", f", or a part in percent ({GPU_PERCENT})") if dialect.mib else (unit, "")
+        )
+        return [], f"{shown} is not a whole number; it counts {counts}, so give {int(size) + 1}{part}"
     number = int(size)
     if isinstance(count, str):
         return [], count
@@ -297,12 +299,6 @@ def _needs(whole: Need, dialect: Dialect, quantity: Quantity, count: int | str) 
         return [], f"{shown} are parts of {number // WHOLE} devices; at most {MAX_DEVICES} are possible"
     parts = [WHOLE] * (number // WHOLE) + [number % WHOLE] * bool(number % WHOLE)
     return [whole._replace(percent=percent) for percent in parts * count], ""
-
-
-def _rounded(size: Fraction, dialect: Dialect) -> str:
-    if dialect.mib:
-        return f"it counts whole {dialect.unit}, so give {int(size) + 1}, or a part in percent ({GPU_PERCENT})"
-    return f"it counts hundredths of a device, so give {int(size) + 1}"
 
 
 class Share(Struct, frozen=True, gc=False, order=True, omit_defaults=True, rename="camel"):

@@ -8,6 +8,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct, field
 
+from deviceshare.domain.objects.hardware import Numbered
+
 # The use of a node's devices now and in the last hour, an agent's answer to `/use`. The page shows it.
 #
 # No processes are in it, as in `/usage`: the page needs none, and asks often.
@@ -18,12 +20,9 @@ UNKNOWN: Final = -1
 """For a minute in which the driver reported no utilization."""
 
 
-class DeviceHour(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+class DeviceHour(Numbered, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """One device."""
 
-    resource: str
-    index: int
-    uuid: str = ""
     memory_used_mib: int = 0
     memory_total_mib: int = 0
     utilization: int | None = None
@@ -43,26 +42,23 @@ class NodeUse(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True)
 # The turns of a node, part of an agent's answer to `/usage`: the holder and the queue of each group.
 
 
-class TurnHolder(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """The program that has the turn."""
-
-    pod: str
-    """`namespace/name`"""
-    seconds: float
-    """Since it was given."""
-    priority: int = 0
-    asked: bool = False
-    """Whether its slice is over and it was asked to end."""
-    lost: float = 0.0
-    """Seconds since its connection was last heard of, where that is lost."""
-
-
 class TurnWaiter(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """A waiting program."""
 
     pod: str
+    """`namespace/name`"""
     seconds: float
+    """Since it began to wait or, of a holder, since the turn was given."""
     priority: int = 0
+
+
+class TurnHolder(TurnWaiter, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """The program that has the turn."""
+
+    asked: bool = False
+    """Whether its slice is over and it was asked to end."""
+    lost: float = 0.0
+    """Seconds since its connection was last heard of, where that is lost."""
 
 
 class TurnQueue(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -133,12 +129,9 @@ class ShareMemory(Struct, frozen=True, gc=False, rename="camel", omit_defaults=T
     """Whether it uses more than its share and the agent's tolerance."""
 
 
-class DeviceUsage(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+class DeviceUsage(Numbered, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """One device. One that is lost has no usage."""
 
-    resource: str
-    index: int
-    uuid: str = ""
     model: str = ""
     memory_used_mib: int = 0
     memory_total_mib: int = 0

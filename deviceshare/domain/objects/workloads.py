@@ -67,7 +67,8 @@ def _within(value: Any, path: tuple[str, ...], above: tuple[Mapping[str, Any], .
 
 def _template(value: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
     spec, container = value.get("spec"), value.get("container")
-    if isinstance(spec, dict) and _are_containers(spec.get("containers")):
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    if isinstance(containers, list) and containers and all(isinstance(each, dict) for each in containers):
         return value
     if key == "templates" and isinstance(container, dict) and "image" in container:
         # A step of an Argo Workflow, whose pod takes its metadata: https://argo-workflows.readthedocs.io/en/latest/fields/#template
@@ -76,10 +77,6 @@ def _template(value: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
             "spec": {**value, "containers": [{"name": "main", **container}]},
         }
     return None
-
-
-def _are_containers(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
 
 
 def _copies(mapping: Mapping[str, Any]) -> int:

@@ -50,19 +50,13 @@ def closest(candidates: Sequence[Device], count: int, links: Iterable[Link], kep
     return max(sets, key=lambda chosen: _closeness((*kept, *chosen), pairs))
 
 
-def closeness(devices: Iterable[Device], links: Iterable[Link]) -> Closeness:
-    """How well these devices, of one or several resources, are connected."""
-    chosen = tuple(devices)
-    return _closeness(chosen, _pairs(links, {device.resource for device in chosen}))
-
-
 def topology_reason(devices: Iterable[Device], links: Iterable[Link]) -> str:
     """How these devices are connected, for people; "" where that is unknown, or there is but one."""
     chosen, known = tuple(devices), tuple(links)
     pairs = comb(len(chosen), 2)
     if not pairs or not known:
         return ""
-    found = closeness(chosen, known)
+    found = _closeness(chosen, _pairs(known, {device.resource for device in chosen}))
     if found.nvlink_pairs == pairs:
         return "all joined by NVLink"
     if found.nvlink_pairs + found.switch_pairs == pairs and not found.nvlink_pairs:
@@ -198,7 +192,9 @@ class _Search:
             self._beside[position] += cost if need.role == SIDECAR else 0
             # One device is as good as another with the same room, so a situation is tried once.
             taken = {*mine, position} if others and others[0].container == need.container else ()
-            situation = len(others), self._situation(taken)
+            now = enumerate(zip(self._rooms, self._before, self._beside, strict=True))
+            alike = sorted((room.free, before.free, room.size, by, i in taken) for i, (room, before, by) in now)
+            situation = len(others), tuple(alike)
             if situation not in failed:
                 parts = self._running(others, (*placed, Placed(need, position)), failed)
                 if parts is not None:
@@ -222,10 +218,6 @@ class _Search:
                 mine.add(position)
                 parts.append(Placed(need, position))
         return parts
-
-    def _situation(self, taken: Collection[int]) -> tuple[tuple[int, ...], ...]:
-        rooms = enumerate(zip(self._rooms, self._before, self._beside, strict=True))
-        return tuple(sorted((now.free, before.free, now.size, by, i in taken) for i, (now, before, by) in rooms))
 
     def _step(self) -> bool:
         self._steps -= 1

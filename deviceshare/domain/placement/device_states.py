@@ -283,12 +283,6 @@ def doubted(states: Iterable[DeviceState]) -> dict[str, Withheld]:
     return {state.device.resource: state.doubt for state in states if state.doubt}
 
 
-def twice_among(states: Iterable[DeviceState], uid: str) -> list[DeviceState]:
-    """The devices about which the claim of this UID and others contradict each other."""
-    found = [state for state in states if state.claimed_twice]
-    return [state for state in found if any(holder.uid == uid for holder in state.claimed_twice)]
-
-
 def unhealthy_among(states: Iterable[DeviceState]) -> str:
     """Which of these are unhealthy and why, in words; "" when none is."""
     return ", ".join(f"{each.device} is {each.health} ({each.unhealthy})" for each in states if each.unhealthy)

@@ -1,26 +1,27 @@
 """The fleet: all shared nodes with their ledgers, the groups, shares and quotas on them, and binds under way."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.device_quota import DeviceQuota, Reservation, counted, reservation_of
-from deviceshare.domain.objects.devices import Device, Devices, Identity, identities
+from deviceshare.domain.objects.devices import Device, Devices, identities
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.reasons import Reason
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import GROUP, POD, Request, Share
 from deviceshare.domain.placement import allocation, join_obstacles
 from deviceshare.domain.placement.device_states import DeviceState, device_states, doubted, free_devices
 from deviceshare.domain.placement.holds import not_held
-from deviceshare.domain.placement.join_obstacles import BlindSpots, Namespaces, UnreadableObject
+from deviceshare.domain.placement.join_obstacles import Namespaces, UnreadableObject
 from deviceshare.domain.placement.ledger_budget import Crowding, crowding
-from deviceshare.domain.placement.node_indexes import DeviceSizes
+from deviceshare.domain.placement.node_indexes import put, put_at
 from deviceshare.domain.placement.rooms import Room, used
-from deviceshare.domain.placement.shapes import EFFORT, Filtered, Shape, Situations, counts, opaque
+from deviceshare.domain.placement.shapes import EFFORT, Filtered, Shape, Situations, counts
 from deviceshare.domain.placement.shared_resources import advertised
 
 # Assumptions: what binds under way take in memory, before their claims are written.
@@ -36,86 +37,6 @@ class Assumption(NamedTuple):
     """The UID of the group of whose devices the shares are parts."""
 
 
-def touched(assumed: Iterable[Assumption]) -> set[Identity]:
-    """The devices that nobody else gets whole."""
-    return {device.identity for each in assumed for device in (*each.devices, *(s.device for s in each.shares))}
-
-
-def left_of(
-    rooms: Iterable[tuple[Device, Room]], assumed: Iterable[Assumption], within: str
-) -> Iterable[tuple[Device, Room]]:
-    """The rooms without what binds under way take of their devices; `within` as in `Assumption`."""
-    whole: set[Identity] = set()
-    parts: dict[Identity, list[list[Share]]] = {}
-    for each in assumed:
-        if not within:
-            whole |= identities(each.devices)
-        mine: dict[Identity, list[Share]] = {}
-        for share in each.shares if each.within == within else ():
-            mine.setdefault(share.device.identity, []).append(share)
-        for identity, shares in mine.items():
-            parts.setdefault(identity, []).append(shares)
-    for device, room in rooms:
-        left = room._replace(free=0) if device.identity in whole else room
-        for shares in parts.get(device.identity, ()):
-            left = left.less(used(shares, room.size))
-        yield device, left
-
-
-# Homes: the node that each holder lives on, as far as pods, claims and binds under way tell.
-
-
-class Homes:
-    """Mutable, but pure."""
-
-    def __init__(self) -> None:
-        self.living: dict[str, dict[str, str]] = {}
-        """By the holder's UID the live pods with its devices: `namespace/name` → node."""
-        self._claims: dict[str, str] = {}
-
-    def set_living(self, uid: str, pod: str, node: str) -> None:
-        """Takes in where a pod that received devices of the holder `uid` lives; "" when it no longer does."""
-        pods = self.living.setdefault(uid, {})
-        if node:
-            pods[pod] = node
-        else:
-            pods.pop(pod, None)
-        if not pods:
-            del self.living[uid]
-
-    def set_claims(self, node: str, before: Iterable[str], after: Iterable[str]) -> None:
-        """Takes in which holders, by UID, have claims on the node, and which had."""
-        for uid in before:
-            if self._claims.get(uid) == node:
-                del self._claims[uid]
-        for uid in after:
-            self._claims[uid] = node
-
-    def of(self, request: Request, assumed: Assumption | None) -> str:
-        """Where the holder is: by its own word, by its pods, by the bind under way, and by its claim, in this order.
-
-        Pods come before a claim since somebody may have wiped a group's status (claims.md, repair).
-        A claim may be of a bind that ended half-way: it is used or, once marked, waited for, so that no group comes to
-        live on two nodes.
-        """
-        uid = request.holder.uid
-        if request.node:
-            return request.node
-        if living := self.living.get(uid):
-            return next(iter(living.values()))
-        return assumed.node if assumed else self._claims.get(uid, "")
-
-    def pinned(self, request: Request, assumed: Assumption | None) -> str:
-        """The node that the holder can't leave, or "".
-
-        A pod may leave its claim behind, unless it was bound by it, or is being bound: its Binding decides where it
-        lives, and the claim is collected. A group's claim holds it, since others may have joined by it.
-        """
-        if request.holder.kind == POD and not assumed and request.holder.uid not in self.living:
-            return ""
-        return self.of(request, assumed)
-
-
 # The DeviceQuotas as the mirror shows them, and which of them keeps a group from being bound.
 
 
@@ -127,10 +48,7 @@ class Quotas:
 
     def put(self, name: str, quota: DeviceQuota | None) -> None:
         """Takes in a quota's newest state; None when it is gone."""
-        if quota is None:
-            self._quotas.pop(name, None)
-        else:
-            self._quotas[name] = quota
+        put(self._quotas, name, quota)
 
     def apply(self, quota: DeviceQuota, groups: Iterable[Group]) -> None:
         """Takes in a manifest of a quota, for plans: the known quota's reservations stay, and bound groups count."""
@@ -166,8 +84,6 @@ class Quotas:
 
 # The fleet: the shared nodes as the mirrors show them, and which of them a request fits on.
 
-T = TypeVar("T")
-
 
 class Fleet:
     """Mutable, but pure: no await, no clock, no log."""
@@ -181,12 +97,14 @@ class Fleet:
         self._crowding: dict[str, Crowding] = {}
         self._plugin_pods: dict[str, Mapping[str, frozenset[str]]] = {}
         self._assumed: dict[str, Assumption] = {}
-        self._homes = Homes()
-        self._blind_spots = BlindSpots()
+        self._living: dict[str, dict[str, str]] = {}
+        """By the holder's UID the live pods with its devices: `namespace/name` → node."""
+        self._claimed_on: dict[str, str] = {}
+        """By the holder's UID the node where it has a claim."""
+        self._blind_spots: dict[str, dict[str, UnreadableObject]] = {}
+        """By node, the pods outside of groups whose devices are unknown; with "" those that may be on any."""
         self.situations = Situations()
         """What groups that wait ask about all nodes."""
-        self._shapes = self.situations.shapes
-        self._sizes = DeviceSizes()
         self._nominated: dict[str, tuple[str, Request]] = {}
         """By the waiting pod, `namespace/name`, the node where room is made for it, and what it wants."""
         self.namespaces = Namespaces()
@@ -196,52 +114,76 @@ class Fleet:
 
     def set_node(self, name: str, node: Node | None) -> None:
         """Takes in a node's newest state; None when it is gone."""
-        _put(self._nodes, name, node)
-        self._measure(name)
+        put(self._nodes, name, node)
+        self.situations.count(name, node, self._ledgers.get(name), self.states(name))
         self._reshape(name)
 
     def set_ledger(self, name: str, ledger: NodeDevices | None) -> None:
         """Takes in a ledger's newest state; None when it is gone."""
         before = self._ledgers.get(name)
-        self._homes.set_claims(name, before.claims if before else (), ledger.claims if ledger else ())
-        _put(self._ledgers, name, ledger)
-        _put(self._states, name, device_states(ledger) if ledger else None)
-        _put(self._crowding, name, crowding(ledger) if ledger else None)
-        _put(self._rooms, name, allocation.rooms(self._states[name]) if ledger else None)
-        self._measure(name)
+        for uid in before.claims if before else ():
+            if self._claimed_on.get(uid) == name:
+                del self._claimed_on[uid]
+        self._claimed_on |= dict.fromkeys(ledger.claims, name) if ledger else {}
+        put(self._ledgers, name, ledger)
+        put(self._states, name, device_states(ledger) if ledger else None)
+        put(self._crowding, name, crowding(ledger) if ledger else None)
+        put(self._rooms, name, allocation.rooms(self._states[name]) if ledger else None)
+        self.situations.count(name, self._nodes.get(name), ledger, self.states(name))
         self._reshape(name)
 
     def set_plugin_pods(self, name: str, pods: Mapping[str, frozenset[str]]) -> None:
         """Takes in which pods of the node have which resources from a device plugin, by the pods' UIDs."""
-        _put(self._plugin_pods, name, pods or None)
+        put(self._plugin_pods, name, pods or None)
         self._reshape(name)
 
     def note_hidden(self, name: str, pod: Pod, *, hidden: bool) -> None:
         """Takes in whether a pod of the node hides what it has from a device plugin; "" where its node is hidden."""
-        self._blind_spots.note(name, pod, hidden=hidden)
+        key = pod.metadata.key
+        put_at(self._blind_spots, name, key, UnreadableObject("Pod", key, pod.metadata.fault) if hidden else None)
         for each in (name,) if name else self.names():
             self._reshape(each)
 
     def unreadable(self) -> list[UnreadableObject]:
         """The nodes, ledgers and pods outside of groups that can't be read."""
-        return self._blind_spots.every(self._nodes.values(), self._ledgers.values())
+        return [
+            *join_obstacles.unreadable("Node", (node.metadata for node in self._nodes.values())),
+            *join_obstacles.unreadable(contract.NODE_DEVICES_KIND, (each.metadata for each in self._ledgers.values())),
+            *sorted((pod for pods in self._blind_spots.values() for pod in pods.values()), key=lambda pod: pod.name),
+        ]
+
+    def _hidden_on(self, name: str) -> list[UnreadableObject]:
+        """The pods whose devices are unknown and may be the node's, sorted by name."""
+        if not self._blind_spots:
+            return []
+        found = {**self._blind_spots.get("", {}), **self._blind_spots.get(name, {})}
+        return [found[key] for key in sorted(found)]
 
     def opaque(self, name: str) -> frozenset[str]:
-        """Resources of which pods hold devices through a device plugin, unless the agent reports which devices."""
+        """Resources of which pods hold devices through a device plugin, unless the agent reports which devices.
+
+        A vendor's devices are the same under all its resources, whole, in turns or in parts, so all of them are named.
+        """
         ledger, pods = self._ledgers.get(name) or NodeDevices(), self._plugin_pods.get(name)
-        hidden = {device.resource for device in ledger.devices} if self._blind_spots.on(name) else set()
-        return (opaque(ledger, self.states(name), pods) if pods else frozenset()) | hidden
+        hidden = {device.resource for device in ledger.devices} if self._hidden_on(name) else set()
+        if not pods:
+            return frozenset(hidden)
+        known = {(each.uid, each.resource) for each in ledger.hardware.allocations or ()}
+        held = {resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known}
+        if any(state.split for state in self.states(name)):
+            # Who has a part by MIG has it of these, and no group gets these.
+            held = {resource for resource in held if not resource.startswith(vendors.MIG_PREFIX)}
+        owners = {vendors.plugin_vendor_of(resource) for resource in held}
+        mine = {device.resource for device in (*ledger.devices, *ledger.claimed())} if held else set()
+        return frozenset(hidden | held | {resource for resource in mine if vendors.vendor_of(resource) in owners})
 
     def set_living(self, uid: str, pod: str, node: str) -> None:
         """Takes in where a pod that received devices of the holder `uid` lives; "" when it no longer does."""
-        self._homes.set_living(uid, pod, node)
+        put_at(self._living, uid, pod, node or None)
 
     def nominate(self, pod: str, node: str, request: Request | None) -> None:
         """Takes in where room is made for a waiting pod, which is kept from those of lower priority; "" for nowhere."""
-        if node and request:
-            self._nominated[pod] = node, request
-        else:
-            self._nominated.pop(pod, None)
+        put(self._nominated, pod, (node, request) if node and request else None)
 
     def nominated(self, name: str) -> list[tuple[str, Request]]:
         """The pods for which room is made on the node, and what they want, the first to go there first."""
@@ -292,7 +234,7 @@ class Fleet:
 
     def names(self) -> list[str]:
         """Every node that is or was shared, sorted."""
-        return self.situations.names
+        return list(self.situations.names)
 
     def shared_nodes(self, names: Iterable[str] | None = None) -> list[Node]:
         """The nodes that are shared, in the order of `names`, or all, sorted."""
@@ -301,7 +243,7 @@ class Fleet:
 
     def pods(self, uid: str) -> dict[str, str]:
         """The live pods with devices of the holder `uid`: `namespace/name` → node."""
-        return self._homes.living.get(uid, {})
+        return self._living.get(uid, {})
 
     def held(self, uid: str, name: str) -> Devices | None:
         """What the claim of the holder `uid` on the node holds; None where its ledger has no such claim."""
@@ -311,14 +253,29 @@ class Fleet:
 
     def free(self, name: str) -> Devices:
         """Devices of the node that neither a claim nor an assumption holds."""
-        assumed = touched(self._assumed_on(name))
+        assumed = {
+            device.identity
+            for each in self._assumed_on(name)
+            for device in (*each.devices, *(share.device for share in each.shares))
+        }
         return tuple(device for device in free_devices(self.states(name)) if device.identity not in assumed)
 
     def rooms(self, name: str, within: str = "") -> tuple[tuple[Device, Room], ...]:
         """What is left for shares of the devices of the group with the UID `within`, or of nobody's."""
-        left = allocation.rooms(self.states(name), within) if within else self._rooms.get(name, ())
-        assumed = self._assumed_on(name)
-        return tuple(left_of(left, assumed, within)) if assumed else left
+        rooms = allocation.rooms(self.states(name), within) if within else self._rooms.get(name, ())
+        if not (assumed := self._assumed_on(name)):
+            return rooms
+        whole = set() if within else {identity for each in assumed for identity in identities(each.devices)}
+        parts = [[(share.device.identity, share) for share in each.shares] for each in assumed if each.within == within]
+        left = []
+        for device, room in rooms:
+            identity = device.identity
+            rest = room._replace(free=0) if identity in whole else room
+            for mine in parts:
+                if shares := [share for key, share in mine if key == identity]:
+                    rest = rest.less(used(shares, room.size))
+            left.append((device, rest))
+        return tuple(left)
 
     def available(self, name: str, within: str = "") -> allocation.Available:
         """What of the node neither a claim nor an assumption holds."""
@@ -327,15 +284,31 @@ class Fleet:
 
     def largest(self, resources: Collection[str]) -> int:
         """MiB of the largest device of these resources on a shared node; 0 where that of some device is unknown."""
-        return self._sizes.largest(resources)
+        return self.situations.largest(resources)
 
     def home(self, request: Request) -> str:
-        """The one node the holder's next pod may go to, or "" where any may do; see `Homes.of`."""
-        return self._homes.of(request, self._assumed.get(request.holder.uid))
+        """The one node the holder's next pod may go to, or "" where any may do.
+
+        By its own word, by its pods, by the bind under way, and by its claim, in this order: pods come before a claim
+        since somebody may have wiped a group's status (claims.md, repair). A claim may be of a bind that ended
+        half-way: it is used or, once marked, waited for, so that no group comes to live on two nodes.
+        """
+        if request.node:
+            return request.node
+        uid = request.holder.uid
+        if living := self._living.get(uid):
+            return next(iter(living.values()))
+        assumed = self._assumed.get(uid)
+        return assumed.node if assumed else self._claimed_on.get(uid, "")
 
     def pinned(self, request: Request) -> str:
-        """The node that the holder can't leave, or ""; see `Homes.pinned`."""
-        return self._homes.pinned(request, self._assumed.get(request.holder.uid))
+        """The node that the holder can't leave, or "".
+
+        A pod may leave its claim behind, unless it was bound by it, or is being bound: its Binding decides where it
+        lives, and the claim is collected. A group's claim holds it, since others may have joined by it.
+        """
+        uid, kind, _ = request.holder
+        return "" if kind == POD and uid not in self._assumed and uid not in self._living else self.home(request)
 
     def filter(self, request: Request, names: Iterable[str]) -> Filtered:
         """Which of the named nodes the holder's next pod may go to."""
@@ -349,13 +322,13 @@ class Fleet:
         if not (home := self.home(request)):
             if reason := self.quotas.obstacle(request):
                 return Filtered([], {reason: list(names)})
-            return self._filter_unbound(request, names)
+            return self.situations.filter(request, names)
         asked = list(names)
         others = [name for name in asked if name != home]
         here = [home] if len(others) < len(asked) else []
         reason = self.joining_obstacle(request, home) or self.share_obstacle(request, home) if here else None
         if (reason or not here) and not self.pinned(request):
-            found = self._filter_unbound(request, others)
+            found = self.situations.filter(request, others)
             if reason:
                 found.refused.setdefault(reason, []).extend(here)
             return found
@@ -363,10 +336,6 @@ class Fleet:
         if others:
             refused[join_obstacles.elsewhere(request.holder, home)] = others
         return Filtered([] if reason else here, refused)
-
-    def _filter_unbound(self, request: Request, names: Iterable[str]) -> Filtered:
-        selected = self.situations.selected(request.node_selector) if request.node_selector else None
-        return self._shapes.filter(request, names, selected)
 
     def fitting(self, request: Request) -> Iterable[str]:
         """All nodes that the holder's next pod may go to: those for which `filter` would say so."""
@@ -384,14 +353,14 @@ class Fleet:
 
         A claim that isn't in the mirror yet is no obstacle: the bind reads the ledger fresh and decides.
         """
-        shape = self._shapes.get(home)
+        shape = self.situations.get(home)
         if shape is None:
-            return join_obstacles.home_gone(request.holder, home)
+            text = f"{request.holder} lives on node {home}, which is gone"
+            return Reason(ReasonKind.NODE_GONE, text, join_obstacles.recreating(request.holder))
         obstacle, ledger = shape.obstacle, self._ledgers.get(home)
         if obstacle and ledger:
-            obstacle = join_obstacles.node_obstacle(
-                home, self._nodes.get(home), ledger, self._blind_spots, joining=True
-            )
+            hidden = self._hidden_on(home)
+            obstacle = join_obstacles.node_obstacle(self._nodes.get(home), ledger, hidden, joining=True)
         return (
             obstacle
             or self.opacity(request, home)
@@ -406,20 +375,18 @@ class Fleet:
             return None
         if ledger and sharer.uid in ledger.claims:
             return join_obstacles.joining_obstacle(ledger, self.states(home), sharer) or not_held(ledger, sharer.uid)
-        shape, within = self._shapes.get(home), request.within
-        if shape and shape.obstacle:
-            return shape.obstacle
-        if shape and (reason := shape.no_shares(request)):
-            return reason
-        lacks = allocation.share_shortage(request.share, [room for _, room in self.rooms(home, within)])
+        shape = self.situations.get(home)
+        if obstacle := shape and (shape.obstacle or shape.no_shares(request)):
+            return obstacle
         crowded = self._crowding.get(home)
+        lacks = allocation.share_shortage(request.share, [room for _, room in self.rooms(home, request.within)])
         return lacks or (crowded.obstacle_to(request._replace(resources={})) if crowded else None)
 
     def how_many(self, request: Request, names: Iterable[str], most: int) -> int:
         """How many pods with the request's share have room on these nodes together; counts no further than `most`."""
         within, known, total = request.within, dict[int, int](), 0
         effort = allocation.Effort(EFFORT)
-        for shape in filter(None, map(self._shapes.get, names)):
+        for shape in filter(None, map(self.situations.get, names)):
             if id(shape) not in known and total < most:
                 rooms = [room for _, room in self.rooms(request.node, within)] if within else shape.rooms
                 known[id(shape)] = allocation.how_many(request.share, rooms, most, effort)
@@ -428,7 +395,7 @@ class Fleet:
 
     def obstacle(self, name: str) -> Reason | None:
         """Why no group at all fits on the node."""
-        shape = self._shapes.get(name)
+        shape = self.situations.get(name)
         return shape.obstacle if shape else join_obstacles.NOT_SHARED
 
     def opacity(self, request: Request, name: str) -> Reason | None:
@@ -438,18 +405,13 @@ class Fleet:
 
     def prioritize(self, request: Request, names: Iterable[str]) -> dict[str, int]:
         """The score of each named node for the request, 0 to 10 (allocation.scores)."""
-        return allocation.scores(request.strategy, self._shapes.preferences(request, names))
+        return allocation.scores(request.strategy, self.situations.preferences(request, names))
 
     def best(self, request: Request, names: Iterable[str]) -> list[str]:
         """Those of the nodes, on all of which the request fits, that get the highest score; one at least."""
-        preferences = self._shapes.preferences(request, names)
+        preferences = self.situations.preferences(request, names)
         most = allocation.best(request.strategy, preferences.values())
         return [name for name, preference in preferences.items() if preference == most]
-
-    def _measure(self, name: str) -> None:
-        node, ledger, states = self._nodes.get(name), self._ledgers.get(name), self.states(name)
-        self._sizes.put(name, states if node and node.shared else ())
-        self.situations.count(name, node, ledger, states)
 
     def _reshape(self, name: str) -> None:
         self.situations.put(name, self._nodes.get(name), self._shape(name))
@@ -461,7 +423,7 @@ class Fleet:
         withheld, opaque = ledger.status.withheld if ledger else (), self.opaque(name)
         free = self.free(name)
         return Shape(
-            join_obstacles.node_obstacle(name, node, ledger, self._blind_spots),
+            join_obstacles.node_obstacle(node, ledger, self._hidden_on(name)),
             counts(free),
             counts(state.device for state in self.states(name) if state.offered),
             opaque,
@@ -474,10 +436,3 @@ class Fleet:
             ledger.counts_only if ledger else "",
             ledger.claimable if ledger else frozenset(),
         )
-
-
-def _put(table: dict[str, T], name: str, value: T | None) -> None:
-    if value is None:
-        table.pop(name, None)
-    else:
-        table[name] = value

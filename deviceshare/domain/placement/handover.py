@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.devices import Device, Devices, selected, visible
 from deviceshare.domain.objects.hardware import HOOK, INTERCEPT, Hardware, Publication, Withheld
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
@@ -16,26 +17,12 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.share_wishes import burst_mib
 from deviceshare.domain.objects.shares import (
-    ALIYUN_GPU_MEM,
-    DEVICE_GIB,
-    DEVICE_INDEX,
-    HARD_LIMIT,
-    HEAP_FRACTION,
-    INTERCEPTED,
-    LIMITS,
-    MEMORY_FRACTION,
-    MEMORY_LIMIT,
     MIB_PER_GIB,
-    PERCENT,
-    PYTORCH,
-    SOFT_LIMIT,
     WHOLE,
     Share,
-    as_stored,
     container_annotation,
     current,
     devices_of_container,
-    in_full,
 )
 from deviceshare.domain.placement.inventory import Offer
 from deviceshare.domain.placement.rooms import capacity, units
@@ -107,17 +94,6 @@ def as_claimed(devices: Iterable[Device], handover: Mapping[str, str]) -> Device
     )
 
 
-def unspeakable(devices: Iterable[Device], handover: Mapping[str, str]) -> Devices:
-    """The devices claimed by number where the node's runtime takes nothing but UUIDs."""
-    return tuple(
-        device
-        for device in devices
-        if not device.uuid
-        and is_kind(words := _words(device, handover))
-        and not any(words in vendor.numbered_kinds for vendor in vendors.VENDORS)
-    )
-
-
 def annotations_of(devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, str]:
     """The annotations of a pod with these devices: what each vendor's runtime reads, and the numbers for people.
 
@@ -135,11 +111,13 @@ def handover_fault(ledger: NodeDevices, claim: Claim) -> Reason | None:
         why = next((w for w in ledger.status.withheld if here in map(ledger.present, w.devices)), None)
         text = why.reason if why else f"{silent[0]} can't be handed over to containers"
         return Reason(ReasonKind.NOT_HANDED_OVER, text, why.cure if why else "")
-    if numbered := unspeakable(devices, handover):
-        text = f"{numbered[0]} was claimed before its UUID was known, and the node's runtime takes UUIDs only"
-        cure = f"delete the group's pods and the group (kubectl delete sdg {claim.holder_name}), and recreate both"
-        cure = "delete and recreate the pod" if claim.pod else cure
-        return Reason(ReasonKind.NOT_HANDED_OVER, text, cure)
+    for device in devices:
+        words = _words(device, handover)
+        if not device.uuid and is_kind(words) and not any(words in each.numbered_kinds for each in vendors.VENDORS):
+            text = f"{device} was claimed before its UUID was known, and the node's runtime takes UUIDs only"
+            cure = f"delete the group's pods and the group (kubectl delete sdg {claim.holder_name}), and recreate both"
+            cure = "delete and recreate the pod" if claim.pod else cure
+            return Reason(ReasonKind.NOT_HANDED_OVER, text, cure)
     return None
 
 
@@ -242,31 +220,31 @@ _RESERVE_LIMITED_MIB: Final = 832
 """The same where the driver limits memory: of 30,000 MiB 29,184 could be had (NVIDIA's MPS documentation, r615)."""
 
 
-def share_annotations(pod: Pod, ledger: NodeDevices, shares: Sequence[Share]) -> dict[str, str]:
+def share_annotations(pod: Pod, ledger: NodeDevices, parts: Sequence[Share]) -> dict[str, str]:
     """What a Binding writes for a claim's shares of the pod's containers; former ones are on record only."""
-    shares = in_full(shares, pod.share)
-    written = {contract.SHARES: msgspec.json.encode(as_stored(shares)).decode()}
-    shares = current(shares)
-    for container in sorted({share.container for share in shares}):
-        mine = [share for share in shares if share.container == container]
-        written |= _names(container, {share.device for share in mine}, ledger.status.handover)
+    parts = shares.in_full(parts, pod.share)
+    written = {contract.SHARES: msgspec.json.encode(shares.as_stored(parts)).decode()}
+    parts = current(parts)
+    for container in sorted({share.container for share in parts}):
+        mine = [share for share in parts if share.container == container]
+        names = visible({share.device for share in mine}, ledger.status.handover)
+        written |= {_of_container(name, container): text for name, text in names.items()}
         written |= _limits(container, mine, ledger, burst_mib(pod.metadata.annotations))
-    return written | (_of_gpushare(pod, ledger, shares) if ALIYUN_GPU_MEM in pod.share.resources else {})
+    return written | (_of_gpushare(pod, ledger, parts) if shares.ALIYUN_GPU_MEM in pod.share.resources else {})
 
 
 def container_annotations(containers: Iterable[str]) -> set[str]:
     """The names of all annotations that a Binding may write for the devices and limits of these containers."""
     names = set[str]()
     for container in containers:
-        names |= {container_annotation(kind, container) for kind in LIMITS}
-        names |= {devices_of_container(vendor, container) for vendor in vendors.VENDORS}
-        names |= {_cdi(vendor, container) for vendor in vendors.VENDORS if vendor.cdi_annotation}
+        names |= {container_annotation(kind, container) for kind in shares.LIMITS}
+        names |= {_of_container(name, container) for name in device_annotations()}
     return names
 
 
-def too_long_for_cdi(ledger: NodeDevices, shares: Iterable[Share]) -> str:
+def too_long_for_cdi(ledger: NodeDevices, parts: Iterable[Share]) -> str:
     """The container that can't be given devices by NVIDIA's NRI plugin since its name is too long, or ""."""
-    for share in shares:
+    for share in parts:
         vendor = vendors.vendor_of(share.resource)
         by_cdi = vendor is not None and vendor.cdi_annotation and "/" in ledger.status.handover.get(vendor.name, "")
         if by_cdi and len(share.container) > _LONGEST_FOR_NRI:
@@ -274,55 +252,51 @@ def too_long_for_cdi(ledger: NodeDevices, shares: Iterable[Share]) -> str:
     return ""
 
 
-def _names(container: str, devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, str]:
-    names = visible(devices, handover)
-    written = {}
-    for vendor in vendors.VENDORS:
-        if vendor.annotation in names:
-            written[devices_of_container(vendor, container)] = names[vendor.annotation]
-        if vendor.cdi_annotation and vendor.cdi_annotation in names:
-            written[_cdi(vendor, container)] = names[vendor.cdi_annotation]
-    return written
+def device_annotations() -> list[str]:
+    """The annotations that name a pod's devices to each vendor's runtime."""
+    return [name for vendor in vendors.VENDORS for name in (vendor.annotation, vendor.cdi_annotation) if name]
 
 
-def _cdi(vendor: Vendor, container: str) -> str:
-    return f"{vendor.cdi_annotation.partition('/')[0]}/container.{container}"
+def _of_container(name: str, container: str) -> str:
+    """The annotation for one container in the place of this one for the pod."""
+    vendor = next((vendor for vendor in vendors.VENDORS if vendor.annotation == name), None)
+    return devices_of_container(vendor, container) if vendor else f"{name.partition('/')[0]}/container.{container}"
 
 
-def _limits(container: str, shares: Sequence[Share], ledger: NodeDevices, burst: int) -> dict[str, str]:
-    present = [ledger.present(share.device) for share in shares]
-    sized = [(share, ledger.memory_of(device)) for share, device in zip(shares, present, strict=True)]
-    values = {DEVICE_INDEX: ",".join(str(device.index) for device in present)}
+def _limits(container: str, parts: Sequence[Share], ledger: NodeDevices, burst: int) -> dict[str, str]:
+    present = [ledger.present(share.device) for share in parts]
+    sized = [(share, ledger.memory_of(device)) for share, device in zip(parts, present, strict=True)]
+    values = {shares.DEVICE_INDEX: ",".join(str(device.index) for device in present)}
     hardware = ledger.status.hardware
     if all(size for _, size in sized):
-        values[DEVICE_GIB] = str(min(size for _, size in sized) // MIB_PER_GIB)
+        values[shares.DEVICE_GIB] = str(min(size for _, size in sized) // MIB_PER_GIB)
     limits = [share.memory_mib or share.percent * size // WHOLE for share, size in sized]
     if all(limits):
-        values[MEMORY_LIMIT] = str(sum(limits))
+        values[shares.MEMORY_LIMIT] = str(sum(limits))
     if all(limits) and hardware.memory_limits == HOOK:
         # The hook takes one limit for all of a container's devices, and may refuse empty variables: where parts differ
         # it gets the largest, and the agent sets each device's own.
         hard = [max(limit, min(burst, size or limit)) for limit, (_, size) in zip(limits, sized, strict=True)]
-        values |= {HARD_LIMIT: str(max(hard)), SOFT_LIMIT: str(min(limits))}
+        values |= {shares.HARD_LIMIT: str(max(hard)), shares.SOFT_LIMIT: str(min(limits))}
     if all(limits) and hardware.memory_limits == INTERCEPT:
-        values[INTERCEPTED] = f"{min(limits)}m"
+        values[shares.INTERCEPTED] = f"{min(limits)}m"
     if all(share.percent or size for share, size in sized):
         # Otherwise nobody knows which part of the device the memory is: the agent has stopped reporting since.
-        parts = [(Fraction(units(share, size) or 0, capacity(size)), size) for share, size in sized]
-        values |= _fractions(parts, limited=bool(hardware.memory_limits))
+        fractions = [(Fraction(units(share, size) or 0, capacity(size)), size) for share, size in sized]
+        values |= _fractions(fractions, limited=bool(hardware.memory_limits))
     return {container_annotation(kind, container): value for kind, value in values.items()}
 
 
 def _fractions(parts: Sequence[tuple[Fraction, int]], *, limited: bool) -> dict[str, str]:
     """Of each device the container's part, and the device's memory in MiB; `limited` as in `_heap`."""
     values = {
-        PERCENT: str(sum(int(WHOLE * part) for part, _ in parts)),
-        MEMORY_FRACTION: _rounded_down(min(part for part, _ in parts)),
+        shares.PERCENT: str(sum(int(WHOLE * part) for part, _ in parts)),
+        shares.MEMORY_FRACTION: _rounded_down(min(part for part, _ in parts)),
     }
     if min(part for part, _ in parts) < 1:  # who has whole devices is left to the frameworks' own defaults
         heap = min(_heap(part, size, limited=limited and part < 1) for part, size in parts)
-        values[HEAP_FRACTION] = _rounded_down(heap)
-        values[PYTORCH] = f"per_process_memory_fraction:{_rounded_down(heap)}"
+        values[shares.HEAP_FRACTION] = _rounded_down(heap)
+        values[shares.PYTORCH] = f"per_process_memory_fraction:{_rounded_down(heap)}"
     return values
 
 
@@ -342,15 +316,15 @@ def _rounded_down(part: Fraction) -> str:
     return f"{steps // 10_000}.{steps % 10_000:04}"
 
 
-def _of_gpushare(pod: Pod, ledger: NodeDevices, shares: Sequence[Share]) -> dict[str, str]:
+def _of_gpushare(pod: Pod, ledger: NodeDevices, parts: Sequence[Share]) -> dict[str, str]:
     positions = {container.name: str(number) for number, container in enumerate(pod.spec.containers)}
     allocation: dict[str, dict[str, int]] = {}
-    for share in shares:
+    for share in parts:
         if share.container in positions:
             index = str(ledger.present(share.device).index)
             allocation.setdefault(positions[share.container], {})[index] = share.memory_mib // MIB_PER_GIB
-    first = ledger.present(shares[0].device)
-    main = [share for share in shares if share.container in positions]
+    first = ledger.present(parts[0].device)
+    main = [share for share in parts if share.container in positions]
     return {
         "ALIYUN_COM_GPU_MEM_IDX": str(first.index),
         "ALIYUN_COM_GPU_MEM_DEV": str(ledger.memory_of(first) // MIB_PER_GIB),
@@ -369,6 +343,8 @@ def _of_gpushare(pod: Pod, ledger: NodeDevices, shares: Sequence[Share]) -> dict
 # one claim of a node names devices in the one way, nobody new gets any that would be named in the other (`doubts`).
 
 _SHOWN: Final = 3
+_GONE: Final = "its ResourceSlices are gone, and what else is known of the node numbers devices otherwise"
+_BRING_BACK: Final = "bring its DRA driver back, or recreate what holds devices there"
 
 
 def doubts(ledger: NodeDevices) -> Mapping[str, Withheld]:
@@ -379,15 +355,20 @@ def doubts(ledger: NodeDevices) -> Mapping[str, Withheld]:
         vendor, mine = vendors.vendor_of(resource), [d for d in ledger.devices if d.resource == resource]
         for has_uuid in {bool(device.uuid) for device in as_claimed(mine, ledger.status.handover)}:
             if (vendor, not has_uuid) in named:
-                holders = {
-                    claim.holder_name
-                    for claim in ledger.claims.values()
-                    for each in claim.names
-                    if bool(each.uuid) is not has_uuid and vendors.vendor_of(each.resource) is vendor
-                }
-                seen = any(device.uuid for device in mine)
-                found[resource] = _doubt(resource, holders, have_uuids=not has_uuid, seen=seen)
+                who, seen = _holders(ledger, vendor, have_uuids=not has_uuid), any(device.uuid for device in mine)
+                found[resource] = _doubt(resource, who, have_uuids=not has_uuid, seen=seen)
     return found
+
+
+def _holders(ledger: NodeDevices, vendor: Vendor | None, *, have_uuids: bool) -> str:
+    """Whose claims name devices of the vendor by UUID, or else by number, in a few words; "" for nobody's."""
+    names = {
+        claim.holder_name
+        for claim in ledger.claims.values()
+        for each in claim.names
+        if bool(each.uuid) is have_uuids and vendors.vendor_of(each.resource) is vendor
+    }
+    return listed(sorted(names), most=_SHOWN)
 
 
 def by_uuid(ledger: NodeDevices, except_of: Collection[str]) -> dict[str, Claim]:
@@ -436,8 +417,8 @@ def _named(ledger: NodeDevices, device: Device) -> Device:
     return as_claimed([ledger.present(device)], ledger.status.handover)[0]
 
 
-def _doubt(resource: str, names: Collection[str], *, have_uuids: bool, seen: bool) -> Withheld:
-    who, recreate = listed(sorted(names), most=_SHOWN), "recreate those"
+def _doubt(resource: str, who: str, *, have_uuids: bool, seen: bool) -> Withheld:
+    recreate = "recreate those"
     if not have_uuids:
         reason = f"claims of this node ({who}) name devices by number, and it is not known which have these now"
         return Withheld(resource, reason, f"if this stays after the node's agent has reported, {recreate}")
@@ -452,47 +433,21 @@ def steady(now: Publication, ledger: NodeDevices) -> Publication:
     """The publication as it may be written into the ledger, whose claims were made by the one before."""
     if ledger.status.hardware.devices:
         return replace(now, devices=[part for part in now.devices if not part.lost])
-    numbered = _numbered(ledger, now)
-    if numbered:
-        return Publication(now.driver, withheld=[*(each for each in now.withheld if not each.devices), *numbered])
+    numbered = {resource: _holders(ledger, vendors.vendor_of(resource), have_uuids=False) for resource in now.resources}
+    if who := {resource: holders for resource, holders in sorted(numbered.items()) if holders}:
+        reason = "hold devices by number, from before ResourceSlices named them, which number otherwise"
+        cure = "recreate those, or run deviceshare's agent there (agent.enabled=true)"
+        barred = [Withheld(resource, f"{holders} {reason}", cure) for resource, holders in who.items()]
+        return Publication(now.driver, withheld=[*(each for each in now.withheld if not each.devices), *barred])
     known, troubled = {part.uuid for part in now.devices}, {each.resource for each in now.withheld if not each.devices}
-    held = {device.uuid for claim in ledger.claims.values() for device in _reserved(claim)}
+    held = {device.uuid for claim in ledger.claims.values() for device in claim.names}
     missing = [part for part in ledger.status.published.devices if part.uuid in held - known]
     if not missing:
         return now
     kept = [part if part.resource in troubled else replace(part, lost=True) for part in missing]
-    gone = [] if now.devices or troubled else [_gone(resource) for resource in sorted({p.resource for p in missing})]
+    gone = [] if now.devices or troubled else sorted({part.resource for part in missing})
     return replace(
         now,
         devices=sorted([*now.devices, *kept], key=lambda part: (part.resource, part.index, part.lost, part.uuid)),
-        withheld=[*now.withheld, *gone],
+        withheld=[*now.withheld, *(Withheld(resource, _GONE, _BRING_BACK) for resource in gone)],
     )
-
-
-def _reserved(claim: Claim) -> Iterable[Device]:
-    """What the claim holds, and what a rebind replaced and its pods may still use, as it is written there."""
-    return (*claim.devices, *claim.replaced)
-
-
-def _numbered(ledger: NodeDevices, now: Publication) -> list[Withheld]:
-    """For each published resource of which claims name devices by number alone."""
-    found = []
-    for resource in sorted(now.resources):
-        names = {
-            claim.holder_name
-            for claim in ledger.claims.values()
-            for device in _reserved(claim)
-            if device.resource == resource and not device.uuid
-        }
-        if names:
-            who = listed(sorted(names), most=_SHOWN)
-            reason = f"{who} hold devices by number, from before ResourceSlices named them, which number otherwise"
-            cure = "recreate those, or run deviceshare's agent there (agent.enabled=true)"
-            found.append(Withheld(resource, reason, cure))
-    return found
-
-
-def _gone(resource: str) -> Withheld:
-    reason = "its ResourceSlices are gone, and what else is known of the node numbers devices otherwise"
-    cure = "bring its DRA driver back, or recreate what holds devices there"
-    return Withheld(resource, reason, cure)

@@ -9,49 +9,28 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from deviceshare.domain.objects import ledger
-from deviceshare.domain.objects.devices import Device, Devices, Identity, parse_selected
+from deviceshare.domain.objects.devices import Device, Identity, parse_selected
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Holder, Share, current, stored_once
 
 
 class Holding(NamedTuple):
-    """Devices that somebody holds by the evidence of a claim, a group's status or a live pod.
-
-    `former` were replaced by a rebind, and pods may hold them still. Where there are `shares`, which have former ones
-    among them, no device is held whole.
-    """
+    """Devices that somebody holds by the evidence of a claim, a group's status or a live pod."""
 
     holder: Holder
-    devices: Devices
-    former: Devices = ()
-    shares: tuple[Share, ...] = ()
-    within: str = ""
-    """As in a claim."""
-
-    @property
-    def claim(self) -> Claim:
-        """The claim that it is to become."""
-        if self.shares:
-            return ledger.share_claim_of(self.holder, self.shares, self.within)
-        return ledger.claim_of(self.holder, self.devices, self.former)
+    claim: Claim
+    """What it is to become. Its former devices were replaced by a rebind, and pods may hold them still."""
 
     @property
     def owner(self) -> str:
         """Equal for holdings that may have the same device."""
-        return self.within or (_SHARERS if self.shares else self.holder.uid)
-
-
-_SHARERS = "pods with shares"
-
-
-_BY_NUMBER = NodeDevices().present
-"""As in a ledger that is gone: it has no UUIDs."""
+        return self.claim.within or ("pods with shares" if self.claim.pod else self.holder.uid)
 
 
 def reconcile_holdings(
-    holdings: Iterable[Holding], present: Callable[[Device], Device] = _BY_NUMBER
+    holdings: Iterable[Holding], present: Callable[[Device], Device]
 ) -> tuple[list[Holding], list[Holding]]:
     """Joins the holdings of each holder, earlier evidence first, and sets aside what would give a device two owners.
 
@@ -65,7 +44,7 @@ def reconcile_holdings(
     for holding in holdings:
         meant = {
             (identity, device.uuid)
-            for device in (*holding.devices, *holding.former)
+            for device in (*holding.claim.devices, *holding.claim.replaced)
             for identity in (present(device).identity, device.identity if device.uuid else present(device).identity)
         }
         if any(
@@ -86,15 +65,16 @@ def _joined(holdings: list[Holding], present: Callable[[Device], Device]) -> Hol
 
     They differ when a rebind was under way. Its newest devices are those that nobody had to give up yet.
     """
-    if holdings[0].shares:
+    if holdings[0].claim.shares:
         return _joined_shares(holdings, present)
-    given_up = {present(device) for holding in holdings for device in holding.former}
-    current = (h for h in holdings if h.devices and given_up.isdisjoint(map(present, h.devices)))
-    newest = next(current, holdings[0])
-    every = {present(device): device for holding in holdings for device in (*holding.devices, *holding.former)}
-    for device in newest.devices:
+    claims = [holding.claim for holding in holdings]
+    given_up = {present(device) for claim in claims for device in claim.former}
+    current = (claim for claim in claims if claim.whole and given_up.isdisjoint(map(present, claim.whole)))
+    newest = next(current, claims[0])
+    every = {present(device): device for claim in claims for device in (*claim.whole, *claim.former)}
+    for device in newest.whole:
         every.pop(present(device), None)
-    return newest._replace(former=tuple(sorted(every.values())))
+    return Holding(holdings[0].holder, replace(newest, former=sorted(every.values())))
 
 
 def _joined_shares(holdings: list[Holding], present: Callable[[Device], Device]) -> Holding:
@@ -103,12 +83,13 @@ def _joined_shares(holdings: list[Holding], present: Callable[[Device], Device])
     def part(share: Share) -> tuple[str, Device]:
         return share.container, present(share.device)
 
-    holdings = [holding for holding in holdings if holding.within == holdings[0].within]
-    given_up = {part(share) for holding in holdings for share in holding.shares if share.former}
-    newest = next((h for h in holdings if given_up.isdisjoint(map(part, current(h.shares)))), holdings[0])
-    every = {part(share): replace(share, former=True) for holding in holdings for share in holding.shares}
+    [holder, first] = holdings[0]
+    claims = [holding.claim for holding in holdings if holding.claim.within == first.within]
+    given_up = {part(share) for claim in claims for share in claim.shares if share.former}
+    newest = next((each for each in claims if given_up.isdisjoint(map(part, current(each.shares)))), first)
+    every = {part(share): replace(share, former=True) for claim in claims for share in claim.shares}
     every |= {part(share): share for share in newest.shares}
-    return of_shares(newest.holder, every.values(), newest.within)
+    return Holding(holder, ledger.share_claim_of(holder, stored_once(every.values()), newest.within))
 
 
 def all_holdings(claims: list[Holding], groups: Iterable[Group], pods: Iterable[Pod], node: str) -> list[Holding]:
@@ -122,7 +103,9 @@ def of_groups(groups: Iterable[Group], node: str) -> Iterable[Holding]:
     for group in groups:
         if group.node == node:
             try:
-                yield Holding(group.holder, parse_selected(group.status.selected_devices))
+                yield Holding(
+                    group.holder, ledger.claim_of(group.holder, parse_selected(group.status.selected_devices))
+                )
             except ValueError:
                 continue  # Somebody edited the status by hand; the pods' annotations still speak for the group.
 
@@ -131,20 +114,14 @@ def of_pods(pods: Iterable[Pod], node: str) -> Iterable[Holding]:
     for pod in pods:
         if not (pod.lives and pod.node == node and pod.holder_uid) or pod.impostor:
             continue
+        within = pod.holder_uid if pod.group else ""
         if pod.group and pod.devices:
-            yield Holding(pod.holder, pod.devices, pod.former)
+            yield Holding(pod.holder, ledger.claim_of(pod.holder, pod.devices, pod.former))
         if pod.shares:
-            yield of_shares(pod.sharer, pod.shares, pod.holder_uid if pod.group else "")
-
-
-def of_shares(holder: Holder, shares: Iterable[Share], within: str) -> Holding:
-    parts = stored_once(shares)
-    before = (share.device for share in parts if share.former)
-    devices = (share.device for share in current(parts))
-    return Holding(holder, tuple(sorted({*devices})), tuple(sorted({*before})), parts, within)
+            yield Holding(pod.sharer, ledger.share_claim_of(pod.sharer, stored_once(pod.shares), within))
 
 
 def of_claim(uid: str, claim: Claim) -> Holding:
-    return Holding(
-        claim.holder(uid), tuple(claim.devices), tuple(claim.replaced), stored_once(claim.shares), claim.within
-    )
+    """What the claim says of devices, not how it came about."""
+    bare = replace(claim, shares=list(stored_once(claim.shares)), releasing="", rebound="", token="")
+    return Holding(claim.holder(uid), bare)

@@ -46,20 +46,16 @@ class Hold(NamedTuple):
         """Of the claim, and of its pod."""
         if self.group:
             return claim_name(self.group)
-        return f"{contract.HOLD_CLASS}-{_digest(f'{self.node} {self.uuids[0]}')}"
+        return f"{contract.HOLD_CLASS}-{digest(f'{self.node} {self.uuids[0]}')}"
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """What stands for a text that may be too long for a name, or as the name of a node for a label of its holds."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def label_of(node: str) -> str:
-    """The value of the label of the node's holds, whose name may be too long for one."""
-    return _digest(node)
 
 
 def hold_of(claim: ResourceClaim, namespace: str) -> Hold | None:
@@ -200,7 +196,7 @@ def hold_claim(hold: Hold, resource: str) -> Json:
     return {
         "metadata": {
             "name": hold.name,
-            "labels": {contract.HOLD: label_of(hold.node)},
+            "labels": {contract.HOLD: digest(hold.node)},
             "annotations": {contract.HOLD: " ".join((hold.node, *hold.uuids))},
             "finalizers": [contract.HOLD_FINALIZER],
         },
@@ -225,7 +221,7 @@ def hold_pod(held: Hold, claim: ResourceClaim) -> Json:
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     return {
-        "metadata": {"name": held.name, "labels": {contract.HOLD: label_of(held.node)}, "ownerReferences": [owner]},
+        "metadata": {"name": held.name, "labels": {contract.HOLD: digest(held.node)}, "ownerReferences": [owner]},
         "spec": {
             "schedulerName": contract.DEFAULT_SCHEDULER_NAME,
             "automountServiceAccountToken": False,

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -15,7 +17,6 @@ from deviceshare.domain.placement import shared_resources
 from deviceshare.domain.placement.shared_resources import Annotated, Counted, Listed
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
-from deviceshare.domain.wording import listed as enumerated
 
 # DRA obstacles: devices that nobody gets by the word of DRA drivers, whichever source numbers the node's devices.
 # Where an agent reports and a DRA driver publishes, the agent's numbers and its word on health count, and a device
@@ -29,12 +30,12 @@ _NAME: Final = f"{_COMPARE}, or name the node's devices (kubectl annotate node N
 
 
 def kept_by_dra(
-    devices: Iterable[Device], hardware: Hardware, published: Publication, listed: Collection[str]
+    devices: Iterable[Device], hardware: Hardware, published: Publication, annotated: Collection[str]
 ) -> tuple[Devices, tuple[Withheld, ...]]:
-    """The devices that may be allocated, and what may not; `listed` are the resources of the annotation."""
+    """The devices that may be allocated, and what may not; `annotated` are the resources of the annotation."""
     devices = tuple(devices)
     barred: list[Withheld] = []
-    for each in (*published.withheld, *_contradictions(hardware, published, listed)):
+    for each in (*published.withheld, *_contradictions(hardware, published, annotated)):
         mine = _meant(each, devices, hardware)
         devices = tuple(device for device in devices if device not in mine)
         barred.append(Withheld(each.resource, each.reason, each.cure, sorted(each.devices or mine)))
@@ -50,11 +51,11 @@ def _meant(each: Withheld, devices: Devices, hardware: Hardware) -> set[Device]:
     return {device for device in devices if hardware.identity(device) in named}
 
 
-def _contradictions(hardware: Hardware, published: Publication, listed: Collection[str]) -> Iterable[Withheld]:
+def _contradictions(hardware: Hardware, published: Publication, annotated: Collection[str]) -> Iterable[Withheld]:
     """What only one of the two knows. Where there is no agent, or no driver, there is one word only."""
     if hardware.published or not hardware.devices:
         return
-    for resource in sorted(published.resources - set(listed)):
+    for resource in sorted(published.resources - set(annotated)):
         there = {part.uuid: part.device for part in published.devices if part.resource == resource and not part.lost}
         seen = {part.uuid: part for part in hardware.devices if part.resource == resource}
         if not seen:
@@ -86,104 +87,11 @@ class AnnotationFault(NamedTuple):
 
     annotation: str
     text: str
+    barred: tuple[Vendor, ...] = ()
+    """The vendors of which nobody new gets a device because of it."""
 
     def __str__(self) -> str:
         return f"{self.annotation}: {self.text}"
-
-
-class _Barred(NamedTuple):
-    """A vendor of which nobody new gets a device, and the fault for which that is so."""
-
-    vendor: Vendor
-    fault: AnnotationFault
-
-
-class Dedicated(NamedTuple):
-    """What the annotations say together."""
-
-    for_shares: Devices = ()
-    for_groups: Devices = ()
-    barred: tuple[_Barred, ...] = ()
-    faults: tuple[AnnotationFault, ...] = ()
-
-    def split(self, devices: Iterable[Device]) -> tuple[Devices, tuple[Withheld, ...]]:
-        """The devices that may be allocated, and those that must not until the annotations are corrected."""
-        kept: list[Device] = []
-        refused: dict[str, list[Device]] = {}
-        for device in devices:
-            (refused.setdefault(device.resource, []) if self._why(device.resource) else kept).append(device)
-        return tuple(kept), tuple(_withheld(r, mine, self._why(r)) for r, mine in refused.items())
-
-    def _why(self, resource: str) -> list[AnnotationFault]:
-        return [each.fault for each in self.barred if each.vendor.supplies(resource)]
-
-
-def _withheld(resource: str, devices: list[Device], faults: list[AnnotationFault]) -> Withheld:
-    reason = f"the node's annotation {'; '.join(map(str, faults))}"
-    return Withheld(resource, reason, correction(faults[0].annotation), devices)
-
-
-class _Reading(NamedTuple):
-    """One annotation's devices, its faults, and of which vendors nobody gets devices because of them."""
-
-    devices: list[Device]
-    barred: list[_Barred]
-    faults: list[AnnotationFault]
-
-
-def read_dedicated(annotations: Mapping[str, str], hardware: Hardware) -> Dedicated:
-    """The annotations of a node, whose agent reports this."""
-    shares = _named(contract.SHARE_DEVICES, annotations, hardware)
-    groups = _named(contract.GROUP_DEVICES, annotations, hardware)
-    barred, faults = [*shares.barred, *groups.barred], [*shares.faults, *groups.faults]
-    taken = {hardware.identity(device) for device in groups.devices}
-    twice = [device for device in shares.devices if hardware.identity(device) in taken]
-    for vendor in vendors.vendors_of(device.resource for device in twice):
-        mine = described(device for device in twice if vendor.supplies(device.resource))
-        text = f"{mine} are in {contract.GROUP_DEVICES}, too; name each device in one of them"
-        faults.append(AnnotationFault(contract.SHARE_DEVICES, text))
-        barred.append(_Barred(vendor, faults[-1]))
-    ill = [each.vendor for each in barred]
-
-    def sound(found: _Reading) -> Devices:
-        return tuple(d for d in sorted(found.devices) if not any(vendor.supplies(d.resource) for vendor in ill))
-
-    return Dedicated(sound(shares), sound(groups), tuple(barred), tuple(faults))
-
-
-def _named(annotation: str, annotations: Mapping[str, str], hardware: Hardware) -> _Reading:
-    words = shared_resources.read_annotated(annotations.get(annotation, ""))
-    if len(words.resources) > _MOST_RESOURCES:
-        fault = AnnotationFault(annotation, f"it names more than {_MOST_RESOURCES} resources")
-        return _Reading([], [_Barred(vendor, fault) for vendor in vendors.VENDORS], [fault])
-    devices: list[Device] = []
-    faults = [AnnotationFault(annotation, text) for text in words.faults]
-    # Which vendor's devices were meant is unknown: those of any that it doesn't name otherwise may be.
-    unnamed = [vendor for vendor in vendors.VENDORS if not any(map(vendor.supplies, words.resources))]
-    barred = [_Barred(vendor, fault) for vendor in unnamed for fault in faults]
-    for resource, entry in words.resources.items():
-        found = _of_resource(annotation, resource, entry, hardware)
-        devices += found.devices
-        wrong = [AnnotationFault(annotation, text) for text in found.faults]
-        barred += [_Barred(vendor, fault) for vendor in vendors.vendors_of([resource]) for fault in wrong]
-        faults += wrong
-    return _Reading(devices, barred, faults)
-
-
-def _of_resource(annotation: str, resource: str, entry: Listed, hardware: Hardware) -> shared_resources.NamedDevices:
-    # A device that is lost for a while stays what it was.
-    there = [part.device for part in hardware.devices if part.resource == resource]
-    found = shared_resources.named_devices(resource, entry, there, agent=bool(there))
-    if annotation == contract.SHARE_DEVICES and resource not in _SHAREABLE:
-        return found._replace(faults=(*found.faults, f"{resource}: shares are parts of {listed(_SHAREABLE)} only"))
-    return found
-
-
-# The devices that a node offers to groups and shares, and those that it doesn't, each with the reason.
-
-KEPT_OUT: Final = "kept out by the node's annotation"
-_UNREAD: Final = f"the node's annotation {contract.INVENTORY_ANNOTATION} can't be read"
-_CORRECT: Final = correction(contract.INVENTORY_ANNOTATION)
 
 
 class Offer(NamedTuple):
@@ -206,6 +114,63 @@ class Offer(NamedTuple):
         )
 
 
+def _dedicated(annotations: Mapping[str, str], hardware: Hardware, devices: Iterable[Device]) -> Offer:
+    """What the annotations of a node, whose agent reports this, make of these devices, which are sorted."""
+    shares, faults_of_shares = _named(contract.SHARE_DEVICES, annotations, hardware)
+    groups, faults_of_groups = _named(contract.GROUP_DEVICES, annotations, hardware)
+    faults = [*faults_of_shares, *faults_of_groups]
+    taken = {hardware.identity(device) for device in groups}
+    twice = [device for device in shares if hardware.identity(device) in taken]
+    for vendor in vendors.vendors_of(device.resource for device in twice):
+        mine = described(device for device in twice if vendor.supplies(device.resource))
+        text = f"{mine} are in {contract.GROUP_DEVICES}, too; name each device in one of them"
+        faults.append(AnnotationFault(contract.SHARE_DEVICES, text, (vendor,)))
+
+    def sound(found: Iterable[Device]) -> Devices:
+        return tuple(device for device in sorted(found) if not _wrong(device.resource, faults))
+
+    refused = []
+    for resource, some in groupby(devices, key=attrgetter("resource")):
+        if why := _wrong(resource, faults):
+            reason = f"the node's annotation {'; '.join(map(str, why))}"
+            refused.append(Withheld(resource, reason, correction(why[0].annotation), list(some)))
+    return Offer(sound(devices), tuple(refused), tuple(faults), sound(shares), sound(groups))
+
+
+def _wrong(resource: str, faults: Iterable[AnnotationFault]) -> list[AnnotationFault]:
+    """For which nobody new gets any devices of the resource, until the annotations are corrected."""
+    return [each for each in faults if any(vendor.supplies(resource) for vendor in each.barred)]
+
+
+def _named(
+    annotation: str, annotations: Mapping[str, str], hardware: Hardware
+) -> tuple[list[Device], list[AnnotationFault]]:
+    """The devices that one annotation names, and what is wrong with it."""
+    words = shared_resources.read_annotated(annotations.get(annotation, ""))
+    if len(words.resources) > _MOST_RESOURCES:
+        return [], [AnnotationFault(annotation, f"it names more than {_MOST_RESOURCES} resources", vendors.VENDORS)]
+    devices: list[Device] = []
+    # Which vendor's devices were meant is unknown: those of any that it doesn't name otherwise may be.
+    unnamed = tuple(vendor for vendor in vendors.VENDORS if not any(map(vendor.supplies, words.resources)))
+    faults = [AnnotationFault(annotation, text, unnamed) for text in words.faults]
+    for resource, entry in words.resources.items():
+        # A device that is lost for a while stays what it was.
+        there = [part.device for part in hardware.devices if part.resource == resource]
+        found, wrong = shared_resources.named_devices(resource, entry, there, agent=bool(there))
+        devices += found
+        if annotation == contract.SHARE_DEVICES and resource not in _SHAREABLE:
+            wrong.append(f"{resource}: shares are parts of {listed(_SHAREABLE)} only")
+        faults += [AnnotationFault(annotation, text, tuple(vendors.vendors_of([resource]))) for text in wrong]
+    return devices, faults
+
+
+# The devices that a node offers to groups and shares, and those that it doesn't, each with the reason.
+
+KEPT_OUT: Final = "kept out by the node's annotation"
+_UNREAD: Final = f"the node's annotation {contract.INVENTORY_ANNOTATION} can't be read"
+_CORRECT: Final = correction(contract.INVENTORY_ANNOTATION)
+
+
 def take(node: Node, reported: Hardware, published: Publication = NOTHING_PUBLISHED) -> Offer:
     """The node's offer, from all sources.
 
@@ -221,13 +186,12 @@ def take(node: Node, reported: Hardware, published: Publication = NOTHING_PUBLIS
         seen.setdefault(part.resource, []).append(part)
     counts = {r: each for r, each in shared_resources.count_devices(node).items() if each.overrules or r not in seen}
     found = [_of_vendor(vendor, words, seen, counts) for vendor in vendors.VENDORS]
-    dedicated = read_dedicated(node.metadata.annotations, hardware)
     every = sorted(device for each in found for device in each.devices)
     allowed, barred = kept_by_dra(every, hardware, published, words.resources)
-    devices, refused = dedicated.split(allowed)
-    faults = (*map(_fault, words.faults), *(fault for each in found for fault in each.faults), *dedicated.faults)
-    withheld = (*(withheld for each in found for withheld in each.withheld), *barred, *refused)
-    return Offer(devices, withheld, faults, dedicated.for_shares, dedicated.for_groups)
+    offer = _dedicated(node.metadata.annotations, hardware, allowed)
+    faults = (*map(_fault, words.faults), *(fault for each in found for fault in each.faults), *offer.faults)
+    withheld = (*(withheld for each in found for withheld in each.withheld), *barred, *offer.withheld)
+    return offer._replace(withheld=withheld, faults=faults)
 
 
 def _fault(text: str) -> AnnotationFault:
@@ -238,21 +202,21 @@ def _of_vendor(
     vendor: Vendor, words: Annotated, seen: Mapping[str, list[Part]], counts: Mapping[str, Counted]
 ) -> Offer:
     there = {r: _there(r, seen.get(r), counts.get(r)) for r in (*seen, *counts) if vendors.vendor_of(r) is vendor}
-    listed = {r: entry for r, entry in words.resources.items() if vendors.vendor_of(r) is vendor}
-    if words.faults and not listed:
+    named = {r: entry for r, entry in words.resources.items() if vendors.vendor_of(r) is vendor}
+    if words.faults and not named:
         reason = f"{_UNREAD}: {words.faults[0]}"
         return Offer(withheld=tuple(Withheld(r, reason, _CORRECT, list(devices)) for r, devices in there.items()))
-    if listed:
-        found = {r: _annotated(r, entry, there.get(r, ()), agent=r in seen) for r, entry in listed.items()}
+    if named:
+        found = {r: _annotated(r, entry, there.get(r, ()), agent=r in seen) for r, entry in named.items()}
         found |= {
             r: Offer(withheld=(Withheld(r, KEPT_OUT, devices=list(there[r])),)) for r in there.keys() - found.keys()
         }
     else:
         found = {r: _counted(r, devices, counts.get(r)) for r, devices in there.items()}
     numbers = Counter(device.index for each in found.values() for device in each.devices)
-    if len(found) > 1 and (not listed or max(numbers.values(), default=0) > 1):
-        names = sorted(listed or found)
-        reason = f"{enumerated(names)} share {vendor.env} and may be the same devices"
+    if len(found) > 1 and (not named or max(numbers.values(), default=0) > 1):
+        names = sorted(named or found)
+        reason = f"{listed(names)} share {vendor.env} and may be the same devices"
         example = f"{contract.INVENTORY_ANNOTATION}={names[0]}=0-3,{names[1]}=4-7"
         cure = f"name one of them, or other devices of each (kubectl annotate node NODE --overwrite {example})"
         found = {r: Offer(withheld=(Withheld(r, reason, cure),), faults=each.faults) for r, each in found.items()}

@@ -1,6 +1,6 @@
 """Join obstacles: what keeps a pod from joining a group's node."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -15,9 +15,10 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.printable import printable
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import POD, Holder, Request
-from deviceshare.domain.placement.device_states import SHOWN_HOLDERS, DeviceState, held_by, twice_among, unhealthy_among
+from deviceshare.domain.placement.device_states import SHOWN_HOLDERS, DeviceState, held_by, unhealthy_among
 from deviceshare.domain.placement.handover import handover_fault
 from deviceshare.domain.placement.ledger_budget import oversize
+from deviceshare.domain.placement.node_indexes import put
 from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
 
@@ -58,60 +59,8 @@ def ledger_fault(ledger: NodeDevices) -> Reason | None:
     return _fault("the NodeDevices of the node", ledger.metadata, f"kubectl edit ndev {ledger.metadata.name}")
 
 
-def pod_fault(pod: Pod) -> Reason | None:
-    """Why nothing is decided about the pod."""
-    return _fault("the pod", pod.metadata, UnreadableObject("Pod", pod.metadata.key, "").cure)
-
-
 def _fault(what: str, meta: ObjectMeta, cure: str) -> Reason | None:
     return Reason(ReasonKind.UNREADABLE, f"{what} can't be read ({meta.fault})", cure) if meta.unreadable else None
-
-
-class BlindSpots:
-    """Pods outside of groups whose devices are unknown, by the node that they live on."""
-
-    def __init__(self) -> None:
-        self._pods: dict[str, dict[str, UnreadableObject]] = {}
-
-    def note(self, node: str, pod: Pod, *, hidden: bool) -> None:
-        """Takes in that a pod on the node hides what it asks for, or that it doesn't or has ended. "" is any node."""
-        key = pod.metadata.key
-        if hidden:
-            self._pods.setdefault(node, {})[key] = UnreadableObject("Pod", key, pod.metadata.fault)
-        elif self._pods.get(node, {}).pop(key, None) and not self._pods[node]:
-            del self._pods[node]
-
-    def every(self, nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> list[UnreadableObject]:
-        """All that can't be read of nodes, ledgers and pods outside of groups."""
-        return [
-            *unreadable("Node", (node.metadata for node in nodes)),
-            *unreadable(contract.NODE_DEVICES_KIND, (ledger.metadata for ledger in ledgers)),
-            *sorted((pod for pods in self._pods.values() for pod in pods.values()), key=lambda each: each.name),
-        ]
-
-    def on(self, node: str) -> list[UnreadableObject]:
-        """The pods that may be on the node, sorted by name."""
-        if not self._pods:
-            return []
-        found = {**self._pods.get("", {}), **self._pods.get(node, {})}
-        return [found[key] for key in sorted(found)]
-
-    def obstacle(
-        self, node: str, seen: Node | None, ledger: NodeDevices | None, *, joining: bool = False
-    ) -> Reason | None:
-        """Why it is unknown which devices of the node are free: its objects, or a pod, which is named.
-
-        Who is `joining` holds devices already; another's claim that can't be read is no obstacle then.
-        """
-        if joining and ledger and ledger.hidden_claims:
-            ledger = None
-        fault = (node_fault(seen) if seen else None) or (ledger_fault(ledger) if ledger else None)
-        pods = self.on(node)
-        if fault or not pods:
-            return fault
-        names = listed((pod.name for pod in pods), most=1)
-        text = f"pod {names} on the node can't be read ({pods[0].fault}) and may hold any of its devices"
-        return Reason(ReasonKind.UNREADABLE, text, pods[0].cure)
 
 
 # The labels of namespaces as the mirror shows them, and whether a group takes pods of one.
@@ -128,10 +77,7 @@ class Namespaces:
 
     def set_labels(self, name: str, labels: Mapping[str, str] | None) -> None:
         """Takes in a namespace's labels; None when it is gone, or they can't be read."""
-        if labels is None:
-            self._labels.pop(name, None)
-        else:
-            self._labels[name] = labels
+        put(self._labels, name, labels)
 
     def knows(self, name: str) -> bool:
         """Whether the namespace's labels are known."""
@@ -197,13 +143,22 @@ OTHER_LABELS: Final = Reason(
 
 
 def node_obstacle(
-    name: str, node: Node | None, ledger: NodeDevices | None, blind_spots: BlindSpots, *, joining: bool = False
+    node: Node | None, ledger: NodeDevices | None, hidden: Sequence[UnreadableObject], *, joining: bool = False
 ) -> Reason | None:
-    """Why no group at all fits on the node, whatever is free; or likewise no pod of one that lives there."""
+    """Why no group at all fits on the node, whatever is free; or likewise no pod of one that lives there.
+
+    `hidden` are pods that may have any of its devices. Who is `joining` holds devices already; another's claim that
+    can't be read is no obstacle then.
+    """
     if node is None or not (node.shared or node.metadata.unreadable):
         return NOT_SHARED
-    if unreadable := blind_spots.obstacle(name, node, ledger, joining=joining):
-        return unreadable
+    others_alone = joining and ledger and ledger.hidden_claims
+    if fault := node_fault(node) or (ledger_fault(ledger) if ledger and not others_alone else None):
+        return fault
+    if hidden:
+        names = listed((pod.name for pod in hidden), most=1)
+        text = f"pod {names} on the node can't be read ({hidden[0].fault}) and may hold any of its devices"
+        return Reason(ReasonKind.UNREADABLE, text, hidden[0].cure)
     if ledger is None:
         return NO_LEDGER
     if node.out_of_service:
@@ -282,7 +237,7 @@ def joining_obstacle(ledger: NodeDevices, states: Iterable[DeviceState], holder:
 
 def claimed_twice(states: Iterable[DeviceState], holder: Holder) -> Reason | None:
     """Which of the holder's devices other claims mean, too, whatever the cause."""
-    twice = twice_among(states, holder.uid)
+    twice = [state for state in states if any(each.uid == holder.uid for each in state.claimed_twice)]
     if not twice:
         return None
     others = sorted({str(each) for state in twice for each in state.claimed_twice if each.uid != holder.uid})
@@ -290,11 +245,6 @@ def claimed_twice(states: Iterable[DeviceState], holder: Holder) -> Reason | Non
     claimed = f"{'is' if len(twice) == 1 else 'are'} claimed by {listed(others, most=SHOWN_HOLDERS)}, too"
     cure = "delete one of them with its pods, and recreate it; no pod joins either until then"
     return Reason(ReasonKind.CLAIMED_TWICE, f"{devices} of {holder} {claimed}", cure)
-
-
-def home_gone(holder: Holder, home: str) -> Reason:
-    """Why no pod joins a group whose node is gone."""
-    return Reason(ReasonKind.NODE_GONE, f"{holder} lives on node {home}, which is gone", recreating(holder))
 
 
 def recreating(holder: Holder) -> str:
@@ -329,9 +279,12 @@ def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reaso
     share = pod.share
     by_claim = contract.CLAIM in pod.metadata.annotations or (group is not None and group.spec.handover)
     if by_claim and group is not None and not group.metadata.unreadable and pod.claim != group.claim:
-        return _other_handover(group)
+        whose = f"the ResourceClaim {group.claim}" if group.claim else "variables"
+        text = f"group {group.name} hands its devices over by {whose}, which the pod was not given at its creation"
+        return Reason(ReasonKind.NOT_INJECTED, text, RECREATE_POD)
     if lacking := pod.lacking(vendors_of(group.spec.resources if group else () if pod.group else share.of)):
-        return pod_fault(pod) or not_injected(lacking)
+        cure = UnreadableObject("Pod", pod.metadata.key, "").cure
+        return _fault("the pod", pod.metadata, cure) or not_injected(lacking)
     if share.faults:
         return Reason(ReasonKind.INVALID_SPEC, f"the share is invalid: {share.faults[0]}", RECREATE_POD)
     if share and (reason := oversize(pod.sharer, share)):
@@ -349,12 +302,6 @@ def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reaso
     if fault := invalid(group) or namespaces.obstacle(group, pod.metadata.namespace):
         return fault
     return Reason(ReasonKind.GATED, f"the pod {behind_gates([pod])}") if pod.gates else None
-
-
-def _other_handover(group: Group) -> Reason:
-    whose = f"the ResourceClaim {group.claim}" if group.claim else "variables"
-    text = f"group {group.name} hands its devices over by {whose}, which the pod was not given at its creation"
-    return Reason(ReasonKind.NOT_INJECTED, text, RECREATE_POD)
 
 
 def not_injected(lacking: Iterable[str]) -> Reason:

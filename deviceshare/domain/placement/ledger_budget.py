@@ -53,7 +53,12 @@ class Crowding(NamedTuple):
 
     def obstacle_to(self, request: Request) -> Reason | None:
         """Why the claims that the request needs can't be added."""
-        group = _group_bytes(request) if request.resources else 0
+        group = 0
+        if request.resources:
+            devices = [
+                Device(resource, 10, _UUID) for resource, count in request.resources.items() for _ in range(count)
+            ]
+            group = claim_bytes(_UUID, claim_of(request.holder, devices, token="0" * 16))
         share = _share_bytes(request.taker, request.share) if request.share else 0
         return self.obstacle(_namespace(request.taker.name) if share else "", group + share)
 
@@ -97,11 +102,6 @@ def _share_bytes(pod: Holder, share: ShareRequest) -> int:
         parts.append(share_of(need, Device(resource, 10 + numbers[need.container], _UUID)))
         numbers[need.container] += 1
     return claim_bytes(_UUID, share_claim_of(pod, parts, _UUID))
-
-
-def _group_bytes(request: Request) -> int:
-    devices = (Device(resource, 10, _UUID) for resource, count in request.resources.items() for _ in range(count))
-    return claim_bytes(_UUID, claim_of(request.holder, devices, token="0" * 16))
 
 
 def _namespace(pod: str) -> str:

@@ -47,13 +47,20 @@ def barred(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
 def ruled_out(fleet: Fleet, request: Request, pods: Iterable[Pod]) -> list[Barred]:
     """The pods for which there is no room for what is requested, in the order of their names."""
     picky = [pod for pod in pods if pod.pending and (pod.spec.node_selector or pod.spec.affinity)]
-    places, rules_out, found = cache(partial(_places, fleet, request)), _Comparison(), []
+    places, left, found = cache(partial(_places, fleet, request)), MOST_COMPARED, []
+    reasons: dict[bytes, Reason | None] = {}  # by what pods ask for: those of a Deployment ask for the same
     for pod in sorted(picky, key=lambda pod: pod.metadata.key):
-        frozen = pod.spec.affinity is not None and pod.spec.affinity.frozen_in
-        nodes, what = places(frozen)
-        if rules_out(pod, nodes):
+        selector, affinity = pod.spec.node_selector, pod.spec.affinity
+        asked = msgspec.json.encode((selector, affinity))
+        if asked not in reasons:
+            frozen = affinity is not None and affinity.frozen_in
+            nodes, what = places(frozen)
+            bars = ((left := left - len(asked)) >= 0 and not admits(selector, affinity, node) for node in nodes)
             requirement, cure = (_WRITTEN, _RECREATE) if frozen else (_OWN, _CHANGE)
-            found.append(Barred(pod, Reason(ReasonKind.NODES_RULED_OUT, f"{requirement} rules out {what}", cure)))
+            why = Reason(ReasonKind.NODES_RULED_OUT, f"{requirement} rules out {what}", cure)
+            reasons[asked] = why if nodes and all(bars) else None
+        if reason := reasons[asked]:
+            found.append(Barred(pod, reason))
     return found
 
 
@@ -61,25 +68,6 @@ def outsiders(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
     """The pods that name the group and wait because it takes none of their namespace, in the order of their names."""
     found = ((pod, fleet.namespaces.obstacle(group, pod.metadata.namespace)) for pod in pods if pod.pending)
     return [Barred(pod, reason) for pod, reason in sorted(found, key=lambda each: each[0].metadata.key) if reason]
-
-
-class _Comparison:
-    """Whether a pod rules out every one of some nodes; once for pods that ask for the same, as a Deployment's do."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, bool] = {}
-        self._left = MOST_COMPARED
-
-    def __call__(self, pod: Pod, nodes: list[Node]) -> bool:
-        """`nodes` follow from what the pod asks for."""
-        asked = msgspec.json.encode((pod.spec.node_selector, pod.spec.affinity))
-        if asked not in self._known:
-            self._known[asked] = bool(nodes) and all(self._rules_out(pod, node, len(asked)) for node in nodes)
-        return self._known[asked]
-
-    def _rules_out(self, pod: Pod, node: Node, size: int) -> bool:
-        self._left -= size
-        return self._left >= 0 and not admits(pod.spec.node_selector, pod.spec.affinity, node)
 
 
 def _places(fleet: Fleet, request: Request, now: bool) -> tuple[list[Node], str]:
@@ -120,17 +108,8 @@ def left_behind(group: Group, pods: Iterable[Pod]) -> list[Pod]:
 
     That a pod has failed doesn't prove it, since others than its kubelet may have written so; that it succeeded does.
     """
-    node, uid = group.node, group.uid
-    return [pod for pod in pods if _may_be_on(pod, node) and _may_be_of(pod, uid) and pod.status.phase != "Succeeded"]
-
-
-def _may_be_on(pod: Pod, node: str) -> bool:
-    return pod.node == node or (not pod.node and pod.metadata.hides("spec.nodeName"))
-
-
-def _may_be_of(pod: Pod, uid: str) -> bool:
-    known = bool(pod.holder_uid) or not pod.metadata.hides("metadata.annotations")
-    return uid in (pod.holder_uid, pod.share_uid) or not known
+    may_run = (pod for pod in pods if pod.status.phase != "Succeeded" and pod.may_be_of(group.uid))
+    return [pod for pod in may_run if pod.node == group.node or (not pod.node and pod.metadata.hides("spec.nodeName"))]
 
 
 # Cordoned nodes: a group of which no pod runs follows a pod that waits to another node, as after a drain.
@@ -171,21 +150,18 @@ def usable(node: Node, pod: Pod) -> bool:
 
 def pinned_to(node: str, affinity: Affinity | None) -> dict[str, Any]:
     """A JSON merge patch of `spec.affinity`, after which it admits this node at most."""
+    here = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = affinity.terms if affinity else None
-    pinned = [{"matchFields": [_here(node)]}] if terms is None else [_tightened(term, node) for term in terms]
+    pinned = [{"matchFields": [here]}] if terms is None else [_tightened(term, here) for term in terms]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": pinned}}}
 
 
-def _tightened(term: NodeTerm, node: str) -> dict[str, Any]:
+def _tightened(term: NodeTerm, here: dict[str, Any]) -> dict[str, Any]:
     whole = {key: value for key, value in msgspec.to_builtins(term).items() if value is not None}
-    fields, here = whole.get("matchFields") or [], _here(node)
+    fields = whole.get("matchFields") or []
     if not fields and not whole.get("matchExpressions"):
         return whole
     return {**whole, "matchFields": fields if here in fields else [*fields, here]}
-
-
-def _here(node: str) -> dict[str, Any]:
-    return {"key": "metadata.name", "operator": "In", "values": [node]}
 
 
 # Occupancy: what the pods on each node request of it, kept up to date at each change of a pod.
@@ -193,20 +169,13 @@ def _here(node: str) -> dict[str, Any]:
 # now: kube-scheduler will count them a moment later.
 
 
-class PlacedRequests(NamedTuple):
-    """One pod's node, and what it requests there."""
-
-    node: str
-    requests: Amounts
-
-
 class Occupancy:
     """Mutable, but pure: no await, no clock, no log."""
 
     def __init__(self) -> None:
-        self._seats: dict[str, PlacedRequests] = {}
-        """By the pod's UID."""
-        self._assumed: dict[str, PlacedRequests] = {}
+        self._seats: dict[str, tuple[str, Amounts]] = {}
+        """By the pod's UID, its node and what it requests there."""
+        self._assumed: dict[str, tuple[str, Amounts]] = {}
         self._used: dict[str, Amounts] = {}
 
     def change(self, old: Pod | None, new: Pod | None) -> bool:
@@ -214,7 +183,7 @@ class Occupancy:
         before = self._seats.pop(old.metadata.uid, None) if old else None
         # Its phase alone decides for kube-scheduler, too. Its devices are another matter (Pod.lives).
         seated = new is not None and bool(new.node) and new.status.phase not in TERMINAL
-        now = PlacedRequests(new.node, requests_of(new)) if new and seated else None
+        now = (new.node, requests_of(new)) if new and seated else None
         if new and now:
             self._seats[new.metadata.uid] = now
         if before == now:
@@ -226,7 +195,7 @@ class Occupancy:
     def assume(self, pod: Pod, node: str) -> None:
         """Counts the pod while it is being placed on the node."""
         self.forget(pod)
-        self._assumed[pod.metadata.uid] = seat = PlacedRequests(node, requests_of(pod))
+        self._assumed[pod.metadata.uid] = seat = node, requests_of(pod)
         self._count(seat, 1)
 
     def forget(self, pod: Pod) -> None:
@@ -241,14 +210,15 @@ class Occupancy:
         """What is requested of the node already."""
         return self._used.get(node, {})
 
-    def _count(self, seat: PlacedRequests | None, sign: int) -> None:
+    def _count(self, seat: tuple[str, Amounts] | None, sign: int) -> None:
         if seat is None:
             return
-        used = self._used.setdefault(seat.node, {})
-        for resource, number in seat.requests.items():
+        node, requests = seat
+        used = self._used.setdefault(node, {})
+        for resource, number in requests.items():
             used[resource] = used.get(resource, 0) + sign * number
         if not any(used.values()):
-            del self._used[seat.node]
+            del self._used[node]
 
 
 # The fit check: whether kube-scheduler would let a pod onto a node, as far as deviceshare checks that before it.
@@ -288,27 +258,14 @@ def misfit(pod: Pod, requests: Amounts, node: Node, used: Amounts) -> Reason | N
 
 
 def _shortage(requests: Amounts, allocatable: Mapping[str, int], used: Amounts) -> Reason | None:
-    lacking = [
-        resource
-        for resource, number in sorted(requests.items())
+    lacking = []
+    for resource, number in sorted(requests.items()):
+        there = allocatable.get(resource, 1 if resource.startswith(tuple(EXCLUSIVE)) else 0)
         # The ledger decides on parts of devices; a node advertises more than it has, once it does.
-        if number
-        > allocatable.get(resource, _one_of(resource)) - (0 if resource in DIALECTS else used.get(resource, 0))
-    ]
-    if not lacking:
-        return None
-    return Reason(ReasonKind.INSUFFICIENT, ", ".join(dict.fromkeys(map(_lacks, lacking))))
-
-
-def _one_of(resource: str) -> int:
-    return int(resource.startswith(tuple(EXCLUSIVE)))
-
-
-def _lacks(resource: str) -> str:
-    """In kube-scheduler's words."""
-    if said := next((text for kind, text in EXCLUSIVE.items() if resource.startswith(kind)), ""):
-        return said
-    return "Too many pods" if resource == PODS else f"Insufficient {resource}"
+        if number > there - (0 if resource in DIALECTS else used.get(resource, 0)):
+            kinds = (text for kind, text in EXCLUSIVE.items() if resource.startswith(kind))
+            lacking.append(next(kinds, "Too many pods" if resource == PODS else f"Insufficient {resource}"))
+    return Reason(ReasonKind.INSUFFICIENT, ", ".join(dict.fromkeys(lacking))) if lacking else None
 
 
 def room(node: Node, used: Amounts) -> float:

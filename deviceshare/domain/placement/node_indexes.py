@@ -3,14 +3,35 @@
 import sys
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import count
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.placement import shared_resources
 from deviceshare.domain.placement.device_states import DeviceState
+
+K = TypeVar("K", bound=Hashable)
+L = TypeVar("L", bound=Hashable)
+T = TypeVar("T")
+
+
+def put(table: dict[K, T], key: K, value: T | None) -> None:
+    """Takes in an entry; None when it is gone."""
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
+
+
+def put_at(tables: dict[K, dict[L, T]], place: K, key: L, value: T | None) -> None:
+    """Likewise into one of several tables; none is kept that is empty."""
+    mine = tables.setdefault(place, {})
+    put(mine, key, value)
+    if not mine:
+        del tables[place]
+
 
 # Nodes alike: the shared nodes by a value of theirs, such as their shape, for each selector asked about lately.
 # What thousands of nodes mean for hundreds of waiting groups is reasoned once for each different value. A change of a
@@ -26,14 +47,16 @@ V = TypeVar("V", bound=Hashable)
 
 
 class _Selected(Generic[V]):
-    """The nodes that one selector matches."""
+    """The nodes that one selector matches. Not to be kept: it changes with the nodes."""
 
     __slots__ = ("every", "names", "version", "wanted")
 
     def __init__(self, wanted: frozenset[tuple[str, str]], version: int) -> None:
         self.wanted = wanted
         self.version = version
+        """Another one whenever `names` may be another."""
         self.names: dict[V, list[str]] = {}
+        """By value, the nodes that have all of these labels, sorted."""
         self.every: set[str] = set()
 
     def matches(self, labels: Labels) -> bool:
@@ -83,19 +106,8 @@ class NodesAlike(Generic[V]):
                 each.add(name, new)
             each.version = next(self._versions)
 
-    def names(self, selector: Labels) -> Mapping[V, Sequence[str]]:
-        """By value, the nodes that have all of these labels, sorted. Not to be kept: it changes with the nodes."""
-        return self._selected(selector).names
-
-    def every(self, selector: Labels) -> Set[str]:
-        """The nodes that have all of these labels; likewise."""
-        return self._selected(selector).every
-
-    def version(self, selector: Labels) -> int:
-        """Another one whenever `names` may be another."""
-        return self._selected(selector).version
-
-    def _selected(self, selector: Labels) -> _Selected[V]:
+    def of(self, selector: Labels) -> _Selected[V]:
+        """The nodes that have all of these labels."""
         if not selector:
             return self._all
         wanted = frozenset(selector.items())
@@ -116,89 +128,41 @@ class NodesAlike(Generic[V]):
             number -= len(self._kept.popitem(last=False)[1].every)
 
 
-# Device counts: how many devices each shared node has, free or not, kept up to date at each change.
-# Every group that waits asks whether any node could ever have what it wants. Most nodes of a cluster have as many
-# devices as others, so that few different counts are compared, however many nodes there are.
+# Device counts: how many devices a shared node has, free or not, and how much memory these have.
+# Every group that waits asks whether any node could ever have what it wants, and the webhook for the largest device at
+# each creation of a pod with a share. Most nodes of a cluster have the same devices as others, so that few different
+# counts are compared, however many nodes there are.
 
 UNKNOWN: Final = sys.maxsize
 """The count where a node may have any number of devices."""
 
-_Count = frozenset[tuple[str, int]]
-_ANY: Final[_Count] = frozenset({("", UNKNOWN)})
-"""Of a node that may have anything: its ledger is missing, or names no devices yet."""
+
+class DeviceCounts(NamedTuple):
+    """Equal for nodes that have the same devices."""
+
+    numbers: frozenset[tuple[str, int]]
+    """By resource; of a node that may have anything by "", as where its ledger is missing, or names no devices yet."""
+    sizes: frozenset[tuple[str, int]]
+    """The resources of its devices for groups and shares, and MiB."""
+
+    def of(self, resources: Iterable[str]) -> dict[str, int]:
+        """How many it has, or may have, of each of these."""
+        numbers = dict(self.numbers)
+        rest = numbers.get("", 0)
+        return {resource: max(numbers.get(resource, 0), rest) for resource in resources}
 
 
-class DeviceCounts:
-    """Mutable, but pure."""
-
-    def __init__(self) -> None:
-        self._alike: NodesAlike[_Count] = NodesAlike()
-
-    def put(self, name: str, node: Node | None, ledger: NodeDevices | None, states: Iterable[DeviceState]) -> None:
-        """Takes in a node's devices; what is lost or withheld counts, since it may come back."""
-        count = _count(node, ledger, states) if node is not None and node.shared else None
-        self._alike.put(name, node.metadata.labels if node else {}, count)
-
-    def version(self, selector: Mapping[str, str]) -> int:
-        """Another one whenever `most` may be another."""
-        return self._alike.version(selector)
-
-    def most(self, wanted: Mapping[str, int], selector: Mapping[str, str]) -> dict[str, int] | None:
-        """The most devices that one node has of each wanted resource; None where some node has, or may have, them all.
-
-        The nodes that count are the shared ones that the selector matches. None also where there is none.
-        """
-        different = self._alike.names(selector)
-        if not different:
-            return None
-        most = dict.fromkeys(wanted, 0)
-        for each in different:
-            count = dict(each)
-            rest = count.get("", 0)
-            mine = {resource: max(count.get(resource, 0), rest) for resource in wanted}
-            if all(mine[resource] >= number for resource, number in wanted.items()):
-                return None
-            most = {resource: max(number, mine[resource]) for resource, number in most.items()}
-        return most
-
-
-def _count(node: Node, ledger: NodeDevices | None, states: Iterable[DeviceState]) -> _Count:
+def device_counts(node: Node, ledger: NodeDevices | None, states: Iterable[DeviceState]) -> DeviceCounts:
+    """What a shared node has, by its ledger."""
+    every = tuple(states)
+    sizes = frozenset((state.device.resource, state.memory_mib) for state in every if state.offered)
     if ledger is None or ledger.metadata.unreadable or node.metadata.unreadable:
-        return _ANY
+        return DeviceCounts(_ANY, sizes)
     if not ledger.status.devices and (ledger.hardware.devices or shared_resources.count_devices(node)):
-        return _ANY  # it was just created, or its device plugin restarts
-    count = Counter(state.device.resource for state in states)
+        return DeviceCounts(_ANY, sizes)  # it was just created, or its device plugin restarts
+    count = Counter(state.device.resource for state in every)
     unknown = {each.resource: UNKNOWN for each in ledger.status.withheld if not each.devices}
-    return frozenset((count | Counter(unknown)).items())
+    return DeviceCounts(frozenset((count | Counter(unknown)).items()), sizes)
 
 
-# Device sizes: how much memory the devices of the shared nodes have, kept up to date at each change.
-# The webhook asks for the largest at each creation of a pod with a share, and thousands of nodes change all the time,
-# but hardly ever in this.
-
-
-class DeviceSizes:
-    """Mutable, but pure."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, frozenset[tuple[str, int]]] = {}
-        """By node, its devices' resources and MiB."""
-        self._largest: dict[frozenset[str], int] = {}
-
-    def put(self, name: str, states: Iterable[DeviceState]) -> None:
-        """Takes in a node's devices; none where it isn't shared."""
-        sizes = frozenset((state.device.resource, state.memory_mib) for state in states if state.offered)
-        if sizes == self._of.get(name, frozenset()):
-            return
-        self._largest.clear()
-        self._of[name] = sizes
-        if not sizes:
-            del self._of[name]
-
-    def largest(self, resources: Collection[str]) -> int:
-        """MiB of the largest device of these resources; 0 where that of some device is unknown."""
-        key = frozenset(resources)
-        if key not in self._largest:
-            sizes = [size for each in self._of.values() for resource, size in each if resource in key]
-            self._largest[key] = max(sizes) if sizes and all(sizes) else 0
-        return self._largest[key]
+_ANY: Final = frozenset({("", UNKNOWN)})

@@ -121,7 +121,11 @@ def _on_node(fleet: Fleet, name: str, pod: Pod, request: Request, holders: Holde
     ]
 
     def fits(gone: Collection[str]) -> bool:
-        rest: NodeDevices | None = _without(ledger, going.union(gone))
+        away = going.union(gone)
+        claims = {uid: claim for uid, claim in ledger.claims.items() if uid not in away}
+        # No version: what is computed of it is not kept in place of what the real one is asked for.
+        meta = replace(ledger.metadata, resource_version="")
+        rest: NodeDevices | None = replace(ledger.with_claims(claims), metadata=meta)
         for each in (*ahead, request):
             rest = _with(rest, each) if rest else None
         return rest is not None
@@ -185,14 +189,6 @@ def _fewest(
     return tuple(chosen)
 
 
-def _without(ledger: NodeDevices, gone: Collection[str]) -> NodeDevices:
-    rest = {uid: claim for uid, claim in ledger.claims.items() if uid not in gone}
-    # No version: what is computed of it is not kept in place of what the real one is asked for.
-    return replace(
-        ledger, spec=replace(ledger.spec, claims=rest), metadata=replace(ledger.metadata, resource_version="")
-    )
-
-
 def _with(ledger: NodeDevices, request: Request) -> NodeDevices | None:
     """The ledger with what the request would get there; None where it doesn't fit."""
     if counted_only(request, ledger.counts_only):
@@ -211,4 +207,4 @@ def _with(ledger: NodeDevices, request: Request) -> NodeDevices | None:
         if shares is None:
             return None
         claims[request.taker.uid] = share_claim_of(request.taker, current(shares), request.within)
-    return replace(ledger, spec=replace(ledger.spec, claims=claims))
+    return ledger.with_claims(claims)

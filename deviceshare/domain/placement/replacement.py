@@ -13,25 +13,14 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json, claim_bytes, claims_patch
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Share, current, need_of, share_of, stored_once
-from deviceshare.domain.placement import allocation, ledger_budget
+from deviceshare.domain.placement import allocation, handover, ledger_budget
 from deviceshare.domain.placement.allocation import Effort, meet
 from deviceshare.domain.placement.device_states import DeviceState, device_states, doubted, free_devices
-from deviceshare.domain.placement.handover import (
-    annotations_of,
-    as_claimed,
-    container_annotations,
-    handover_fault,
-    is_kind,
-    mute,
-    share_annotations,
-    too_long_for_cdi,
-)
+from deviceshare.domain.placement.handover import as_claimed
 from deviceshare.domain.placement.rooms import Room, capacity, units, used
 from deviceshare.domain.wording import listed
 
 # A rebind: which devices replace a group's unhealthy ones, and the annotations that name them to its pods.
-
-_NO_CLAIMS: Final[Mapping[str, Claim]] = {}
 
 
 class Replacement(NamedTuple):
@@ -44,13 +33,22 @@ class Replacement(NamedTuple):
     """What the claim would hold."""
     obstacle: str
     """Why the broken devices can't be replaced, or ""."""
-    claims: Mapping[str, Claim] = _NO_CLAIMS
+    claims: Mapping[str, Claim] = {}
     """By UID, what becomes of the claims with parts of the broken devices."""
 
 
-def group_awaits(group: Group, ledger: NodeDevices, claim: Claim) -> bool:
-    """Whether the group's request waits for an answer, and can have one: not before the node's devices are known."""
-    return group.rebind not in ("", claim.rebound) and not claim.releasing and bool(ledger.status.devices)
+def awaits(asked: Group | Pod, ledger: NodeDevices, claim: Claim) -> bool:
+    """Whether the holder of the claim waits for other devices, and can have an answer now: these are known.
+
+    A pod can while its annotations equal its claim: so it was told each device that its claim ever named. One without a
+    node can't: its bind may have read the claim, and chooses again when it has failed.
+    """
+    if asked.rebind in ("", claim.rebound) or claim.releasing or not ledger.status.devices:
+        return False
+    here = asked.node == ledger.node
+    if isinstance(asked, Pod):
+        return bool(claim.pod) and here and asked.lives and not asked.impostor and _is_told(asked, claim)
+    return here
 
 
 def broken(ledger: NodeDevices, states: Iterable[DeviceState], claim: Claim) -> Devices:
@@ -65,27 +63,32 @@ def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Re
     `opaque` names resources of which a device plugin allocated devices, unknown which. Whether the parts that pods have
     of broken devices fit on others is judged by `judge_group`.
     """
-    states, handover = device_states(ledger), ledger.status.handover
+    states, words = device_states(ledger), ledger.status.handover
     gone = broken(ledger, states, claim)
     kept = tuple(sorted(ledger.present(device) for device in claim.devices if device not in gone))
     free, found = free_devices(states), list[Device]()
     for resource, count in sorted(Counter(device.resource for device in gone).items()):
         candidates = [device for device in free if device.resource == resource]
-        obstacle = ""
-        if resource in opaque:
-            obstacle = f"pods on node {ledger.node} hold {resource} through the device plugin, unknown which devices"
-        elif mute(gone, handover) and (why := handover_fault(ledger, claim)):
-            obstacle = f"can't be given other devices of node {ledger.node}: {why}"
-        elif doubt := doubted(states).get(resource):
+        obstacle = _obstacle(ledger, claim, gone, resource, opaque)
+        if not obstacle and (doubt := doubted(states).get(resource)):
             obstacle = f"can't be given other devices of node {ledger.node}: {doubt.text}"
-        elif len(candidates) < count:
+        elif not obstacle and len(candidates) < count:
             needs = f"{count} healthy {resource} to replace {selected(gone)[resource]}"
             obstacle = f"needs {needs}, but node {ledger.node} has {len(candidates)} free"
         if obstacle:
             return Replacement(gone, (), tuple(sorted(claim.devices)), obstacle)
         near = tuple(device for device in kept if device.resource == resource)
         found += allocation.closest(candidates, count, ledger.hardware.links, near)
-    return Replacement(gone, as_claimed(found, handover), as_claimed((*kept, *found), handover), "")
+    return Replacement(gone, as_claimed(found, words), as_claimed((*kept, *found), words), "")
+
+
+def _obstacle(ledger: NodeDevices, claim: Claim, gone: Iterable[Device], resource: str, opaque: Collection[str]) -> str:
+    """Why nothing can replace these devices of the claim, whatever is free."""
+    if resource in opaque:
+        return f"pods on node {ledger.node} hold {resource} through the device plugin, unknown which devices"
+    if handover.mute(gone, ledger.status.handover) and (why := handover.handover_fault(ledger, claim)):
+        return f"can't be given other devices of node {ledger.node}: {why}"
+    return ""
 
 
 def rebind_patch(ledger: NodeDevices, uid: str, token: str, verdict: Replacement) -> Patch:
@@ -102,40 +105,16 @@ def rebind_patch(ledger: NodeDevices, uid: str, token: str, verdict: Replacement
 def by_cdi(ledger: NodeDevices, devices: Iterable[Device]) -> bool:
     """Whether any of these devices is injected by CDI here: pods then keep what they were bound with."""
     those = vendors.vendors_of(device.resource for device in devices)
-    return any(is_kind(ledger.status.handover.get(vendor.name, "")) for vendor in those)
+    return any(handover.is_kind(ledger.status.handover.get(vendor.name, "")) for vendor in those)
 
 
 def is_current(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
     """Whether the pod's containers see the claim's devices when they start."""
     if pod.sealed:
-        return _same_all(pod.devices, claim.devices)
-    annotations, wanted = pod.metadata.annotations, annotations_of(claim.devices, ledger.status.handover)
+        one, other = sorted(pod.devices), sorted(claim.devices)
+        return len(one) == len(other) and all(map(same, one, other))
+    annotations, wanted = pod.metadata.annotations, handover.annotations_of(claim.devices, ledger.status.handover)
     return all(annotations.get(key) == wanted.get(key) for key in _keys())
-
-
-def is_group_settled(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
-    """Whether the annotations are final: they name the claim's devices, or record those that a sealed pod keeps."""
-    return is_current(pod, ledger, claim) or (pod.sealed and _replaced(pod, claim) <= set(pod.former))
-
-
-def annotation_changes(pod: Pod, ledger: NodeDevices, claim: Claim) -> dict[str, str | None]:
-    """The change after which the pod's annotations name the claim's devices, and record those that it had before.
-
-    A sealed pod keeps its devices for as long as it lives, so for it only the record is written. That write is needed,
-    too: it makes the one of an old leader fail, and says which devices are the newer ones should the ledger be lost.
-
-    Empty when nothing changes, or when the pod has devices that the claim doesn't reserve: those are others', and
-    nobody knows how the pod came by them (the leader reports it).
-    """
-    hidden = pod.metadata.hides("metadata.annotations")
-    if hidden or is_current(pod, ledger, claim) or not covers(ledger, claim, pod.received):
-        return {}
-    before = _replaced(pod, claim)
-    former = {contract.FORMER_DEVICES: msgspec.json.encode(as_json(before)).decode() if before else None}
-    if pod.sealed:
-        return {} if is_group_settled(pod, ledger, claim) else former
-    wanted = annotations_of(claim.devices, ledger.status.handover)
-    return {key: wanted.get(key) for key in _keys()} | former
 
 
 def still_held(claim: Claim, pods: Iterable[Pod]) -> Devices:
@@ -144,7 +123,7 @@ def still_held(claim: Claim, pods: Iterable[Pod]) -> Devices:
     A pod that is told a device's UUID by now doesn't hold the number that it was told before (handover.by_uuid).
     """
     told = {device.uuid for device in claim.devices if device.uuid}
-    every = {device for pod in pods for device in ([s.device for s in pod.shares] if claim.pod else pod.received)}
+    every = {device for pod in pods for device in _received(pod, claim)}
     received = [device for device in every if device.uuid not in told]
     return tuple(sorted(f for f in claim.former if any(same(f, device) for device in received)))
 
@@ -165,20 +144,18 @@ def same(a: Device, b: Device) -> bool:
     return Device(a.resource, a.index).identity == Device(b.resource, b.index).identity
 
 
+def _received(pod: Pod, claim: Claim) -> Iterable[Device]:
+    """What the pod ever received by the claim, its own or its group's."""
+    return [share.device for share in pod.shares] if claim.pod else pod.received
+
+
 def _replaced(pod: Pod, claim: Claim) -> set[Device]:
     """All that the pod ever received and the claim doesn't hold any more."""
     return {device for device in pod.received if not any(same(device, now) for now in claim.devices)}
 
 
-def _same_all(some: Iterable[Device], others: Iterable[Device]) -> bool:
-    one, other = sorted(some), sorted(others)
-    return len(one) == len(other) and all(map(same, one, other))
-
-
 def _keys() -> list[str]:
-    """The annotations that name a pod's devices."""
-    own = (name for vendor in vendors.VENDORS for name in (vendor.annotation, vendor.cdi_annotation) if name)
-    return [*own, contract.SELECTED_DEVICES]
+    return [*handover.device_annotations(), contract.SELECTED_DEVICES]
 
 
 # A rebind of shares: which devices replace the unhealthy ones of which pods have parts, and what these pods are told.
@@ -199,26 +176,32 @@ class _Mover(NamedTuple):
     """These parts."""
 
 
-def share_awaits(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
-    """Whether the pod's request waits for an answer and can have one: it was told what its claim has."""
-    asked = pod.rebind not in ("", claim.rebound) and not claim.releasing and bool(ledger.status.devices)
-    here = pod.lives and pod.node == ledger.node and not pod.impostor
-    return asked and here and _is_told(pod, claim)
-
-
 def judge_share(ledger: NodeDevices, pod: Pod, opaque: Collection[str] = ()) -> Replacement:
     """What a rebind of the pod's share would do now: all of its broken parts are replaced, or none.
 
     `opaque` names resources of which a device plugin allocated devices, unknown which.
     """
     states, claim = device_states(ledger), ledger.claims[pod.metadata.uid]
-    mover = _Mover(pod.metadata.uid, claim, _gone(ledger, states, claim))
+    unhealthy, group = broken(ledger, states, claim), ledger.claims.get(claim.within)
+    theirs = identities(ledger.held(group)) if group else None  # what its group doesn't hold any more is replaced, too
+    gone = [
+        share
+        for share in current(claim.shares)
+        if share.device in unhealthy or (theirs is not None and ledger.present(share.device).identity not in theirs)
+    ]
+    mover = _Mover(pod.metadata.uid, claim, gone)
     verdict = Replacement(_devices(mover.gone), (), tuple(claim.devices), "")
     if not mover.gone:
         return verdict
-    rooms = _rooms(ledger, states, mover)
-    if obstacle := _obstacle(ledger, pod, mover, opaque):
+    if pod.sealed:
+        return verdict._replace(obstacle="keeps its devices until it is recreated, since they are injected by CDI")
+    resource = mover.gone[0].resource  # All parts of a pod are of one.
+    if obstacle := _obstacle(ledger, claim, verdict.broken, resource, () if claim.within else opaque):
         return verdict._replace(obstacle=obstacle)
+    sound = {state.device for state in states if state.dependable}
+    fit = [each for each in allocation.rooms(states, claim.within) if each[0].resource == resource and each[0] in sound]
+    # What the pod keeps of a device counts apart, so an init container's may count twice.
+    rooms = _never_had(ledger, mover, fit)
     parts = meet(map(need_of, mover.gone), pod.strategy, [room for _, room in rooms])
     if parts is None:
         return verdict._replace(obstacle=_shortage(ledger, mover, rooms))
@@ -255,48 +238,40 @@ def judge_group(ledger: NodeDevices, uid: str, opaque: Collection[str] = ()) -> 
 def pod_changes(pod: Pod, ledger: NodeDevices, claim: Claim) -> Mapping[str, str | None]:
     """The change after which the pod's annotations name what its claim holds, be it a group's or of shares.
 
-    All in one write. Of a sealed pod only the record of its shares is written: its containers keep their devices.
+    All in one write, with a record of what it had before. A sealed pod keeps its devices for as long as it lives, so
+    for it only the record is written. That write is needed, too: it makes the one of an old leader fail, and says which
+    devices are the newer ones should the ledger be lost.
+
+    Empty when nothing changes, or when the pod has devices that the claim doesn't reserve: those are others', and
+    nobody knows how the pod came by them (the leader reports it).
     """
+    if pod.metadata.hides("metadata.annotations") or is_settled(pod, ledger, claim):
+        return {}
+    if not covers(ledger, claim, _received(pod, claim)):
+        return {}
     if not claim.pod:
-        return annotation_changes(pod, ledger, claim)
-    hidden = pod.metadata.hides("metadata.annotations")
-    if hidden or not pod.shares or _is_told(pod, claim):
+        before = _replaced(pod, claim)
+        former = {contract.FORMER_DEVICES: msgspec.json.encode(as_json(before)).decode() if before else None}
+        wanted = handover.annotations_of(claim.devices, ledger.status.handover)
+        return former if pod.sealed else {key: wanted.get(key) for key in _keys()} | former
+    if not pod.shares:
         return {}
-    if not covers(ledger, claim, (share.device for share in pod.shares)):
-        return {}
-    wanted = share_annotations(pod, ledger, claim.shares)
+    told = handover.share_annotations(pod, ledger, claim.shares)
     if pod.sealed:
-        return {contract.SHARES: wanted[contract.SHARES]}
-    stale = container_annotations(share.container for share in pod.shares) & pod.metadata.annotations.keys()
-    return {**dict.fromkeys(sorted(stale)), **wanted}
+        return {contract.SHARES: told[contract.SHARES]}
+    names = handover.container_annotations(share.container for share in pod.shares)
+    return {**dict.fromkeys(sorted(names & pod.metadata.annotations.keys())), **told}
 
 
 def is_settled(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
     """Whether the pod's annotations are final: they say what its claim does, or record what a sealed pod keeps."""
-    return _is_told(pod, claim) if claim.pod else is_group_settled(pod, ledger, claim)
+    if claim.pod:
+        return _is_told(pod, claim)
+    return is_current(pod, ledger, claim) or (pod.sealed and _replaced(pod, claim) <= set(pod.former))
 
 
 def _is_told(pod: Pod, claim: Claim) -> bool:
     return stored_once(pod.shares) == stored_once(claim.shares)
-
-
-def _gone(ledger: NodeDevices, states: Iterable[DeviceState], claim: Claim) -> list[Share]:
-    """The parts of devices that are broken, or that its group doesn't hold any more."""
-    unhealthy, group = broken(ledger, states, claim), ledger.claims.get(claim.within)
-    theirs = identities(ledger.held(group)) if group else None
-    return [
-        share
-        for share in current(claim.shares)
-        if share.device in unhealthy or (theirs is not None and ledger.present(share.device).identity not in theirs)
-    ]
-
-
-def _rooms(ledger: NodeDevices, states: Sequence[DeviceState], mover: _Mover) -> list[tuple[Device, Room]]:
-    """Where its parts may go. What the pod keeps of a device counts apart, so an init container's may count twice."""
-    resource = mover.gone[0].resource  # All parts of a pod are of one.
-    sound = {state.device for state in states if state.dependable}
-    rooms = allocation.rooms(states, mover.claim.within)
-    return _never_had(ledger, mover, [(d, room) for d, room in rooms if d.resource == resource and d in sound])
 
 
 def _never_had(ledger: NodeDevices, mover: _Mover, rooms: Iterable[tuple[Device, Room]]) -> list[tuple[Device, Room]]:
@@ -307,20 +282,8 @@ def _never_had(ledger: NodeDevices, mover: _Mover, rooms: Iterable[tuple[Device,
     return [(device, room) for device, room in rooms if device.identity not in had]
 
 
-def _obstacle(ledger: NodeDevices, pod: Pod, mover: _Mover, opaque: Collection[str]) -> str:
-    """Why nothing can replace its parts, whatever is free."""
-    devices, resource = _devices(mover.gone), mover.gone[0].resource
-    if pod.sealed:
-        return "keeps its devices until it is recreated, since they are injected by CDI"
-    if resource in opaque and not mover.claim.within:
-        return f"pods on node {ledger.node} hold {resource} through the device plugin, unknown which devices"
-    if mute(devices, ledger.status.handover) and (why := handover_fault(ledger, mover.claim)):
-        return f"can't be given other devices of node {ledger.node}: {why}"
-    return ""
-
-
 def _unwritable(ledger: NodeDevices, uid: str, moved: Claim) -> str:
-    if container := too_long_for_cdi(ledger, current(moved.shares)):
+    if container := handover.too_long_for_cdi(ledger, current(moved.shares)):
         return f"has a container {container} whose name is too long for the hand-over by CDI on node {ledger.node}"
     if claim_bytes(uid, moved) > ledger_budget.MAX_CLAIM:
         return "has too many former parts: recreate it"

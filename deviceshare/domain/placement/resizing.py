@@ -16,7 +16,7 @@ from deviceshare.domain.objects.share_wishes import sizes_wanted
 from deviceshare.domain.objects.shares import DIALECTS, INITS, WHOLE, Share, current, in_gib, stored_once
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import device_states
-from deviceshare.domain.placement.rooms import mib, units, used
+from deviceshare.domain.placement.rooms import capacity, mib, units, used
 from deviceshare.domain.wording import listed
 
 
@@ -43,7 +43,10 @@ def judge(ledger: NodeDevices, pod: Pod) -> Resize:
         return Resize(obstacle=f"has no share in container {listed(unknown)}: name {listed(sorted(mine), link='or')}")
     if ended := sorted(name for name in wanted if mine[name] in INITS):
         return Resize(obstacle=f"can't have another share in init container {listed(ended)}: leave it out")
-    shares = [_resized(share, wanted) for share in claim.shares]
+    shares = []
+    for share in claim.shares:
+        memory, percent = (0, 0) if share.former else wanted.get(share.container, (0, 0))
+        shares.append(replace(share, memory_mib=memory, percent=percent) if memory or percent else share)
     if shares == claim.shares:
         return Resize()
     if obstacle := _shortage(ledger, claim, shares):
@@ -82,13 +85,6 @@ def counts_shares(hard: Iterable[str]) -> bool:
     return any(name.removeprefix("requests.") in DIALECTS for name in hard)
 
 
-def _resized(share: Share, wanted: dict[str, tuple[int, int]]) -> Share:
-    if share.former or share.container not in wanted:
-        return share
-    memory, percent = wanted[share.container]
-    return replace(share, memory_mib=memory, percent=percent)
-
-
 def _shortage(ledger: NodeDevices, claim: Claim, shares: Iterable[Share]) -> str:
     """Which device has less than its parts are to have in all."""
     rooms = dict(allocation.rooms(device_states(ledger), claim.within))
@@ -101,7 +97,7 @@ def _shortage(ledger: NodeDevices, claim: Claim, shares: Iterable[Share]) -> str
             used([share for share in each if ledger.present(share.device) == device], size)
             for each in (claim.shares, after)
         )
-        if cost > WHOLE * (size or 1) or any((units(share, size) or 0) > WHOLE * (size or 1) for share in after):
+        if cost > capacity(size) or any((units(share, size) or 0) > capacity(size) for share in after):
             return f"asks for more than {device} has ({in_gib(size) if size else '100%'}): ask for less"
         room = rooms.get(device)
         if cost - before_cost > max(room.free if room else 0, 0):

@@ -9,11 +9,13 @@ from msgspec.structs import replace
 
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Part, Publication, ResourceHold, Withheld, holders
+from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Part, Publication, ResourceHold, Withheld, holders_of
+from deviceshare.domain.objects.nodes import REPELLING
 from deviceshare.domain.objects.printable import LONGEST_QUOTE, printable, quoted
 from deviceshare.domain.objects.quantities import amount
-from deviceshare.domain.objects.resource_slices import AllocatedDevice, ResourceClaim, ResourceSlice, SliceDevice
+from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice, SliceDevice
 from deviceshare.domain.placement.holds import Hold, hold_of, is_firm
+from deviceshare.domain.placement.node_indexes import put, put_at
 from deviceshare.domain.placement.shared_resources import DEVICE_UUID, LEAST_MIB, MOST, MOST_MIB
 from deviceshare.domain.vendors import DraDriver, Vendor
 
@@ -61,7 +63,10 @@ def read_pools(node: str, vendor: Vendor, driver: DraDriver, pools: Mapping[str,
     troubles: list[str] = []
     every: list[tuple[str, SliceDevice]] = []
     for name, pool in sorted(pools.items()):
-        newest = _newest(pool)
+        slices = list(pool)
+        # Those of earlier generations are left over, or not yet updated.
+        generation = max(each.spec.pool.generation for each in slices)
+        newest = [each for each in slices if each.spec.pool.generation == generation]
         if trouble := _trouble(node, newest):
             troubles.append(f"the pool {quoted(name)} of the DRA driver {driver.name} {trouble}")
         every += [(name, device) for each in newest for device in each.spec.devices]
@@ -73,13 +78,6 @@ def read_pools(node: str, vendor: Vendor, driver: DraDriver, pools: Mapping[str,
     if troubles:
         return reading._replace(trouble=troubles[0])
     return reading
-
-
-def _newest(pool: Pool) -> list[ResourceSlice]:
-    """Slices of earlier generations are left over, or not yet updated."""
-    slices = list(pool)
-    generation = max(each.spec.pool.generation for each in slices)
-    return [each for each in slices if each.spec.pool.generation == generation]
 
 
 def _trouble(node: str, slices: list[ResourceSlice]) -> str:
@@ -95,17 +93,15 @@ def _trouble(node: str, slices: list[ResourceSlice]) -> str:
 
 
 def _read(vendor: Vendor, driver: DraDriver, every: list[tuple[str, SliceDevice]]) -> PoolReading:
-    whole = [(name, part) for name in every if (part := _whole(vendor, driver, name[1]))]
-    pieces = [(name, part) for name in every if (part := _parent(vendor, driver, name[1]))]
+    found = [(name, part) for name in every if (part := _part(vendor, driver, name[1]))]
+    whole, pieces = ([each for each in found if each[1].mig is mig] for mig in (False, True))
     counters = {counter for (_, device), _ in whole for counter in _counters(device)}
     # Of a GPU that can be split on demand the parts are only possible ones until somebody gets one.
     split = {part.uuid for (_, device), part in pieces if not _counters(device) & counters}
     parts = {part.uuid: part for _, part in pieces if part.uuid in split}
     parts |= {part.uuid: replace(part, mig=part.uuid in split) for _, part in whole}
     by_pci = {part.pci: part for _, part in whole if part.pci}
-    named: dict[PoolDevice, Device | None] = {
-        (pool, device.name): part.device for (pool, device), part in (*whole, *pieces)
-    }
+    named: dict[PoolDevice, Device | None] = {(pool, device.name): part.device for (pool, device), part in found}
     odd = []
     for pool, device in every:
         if device.fields.attributes.type.string == PASSED_THROUGH:
@@ -117,7 +113,7 @@ def _read(vendor: Vendor, driver: DraDriver, every: list[tuple[str, SliceDevice]
     uuids, numbers = [part.uuid for _, part in whole], [part.index for part in parts.values()]
     if not trouble and (len(uuids) > len(set(uuids)) or len(numbers) > len(set(numbers))):
         trouble = f"the DRA driver {driver.name} publishes two devices of one number or one UUID"
-    tainted = [found for (_, device), part in whole if (found := _tainted(vendor, driver, device, part))]
+    tainted = [each for (_, device), part in whole if (each := _tainted(vendor, driver, device, part))]
     versions = {device.fields.attributes.driver_version.version for _, device in every} - {""}
     return PoolReading(
         tuple(sorted(parts.values(), key=lambda part: (part.index, part.uuid))),
@@ -128,29 +124,16 @@ def _read(vendor: Vendor, driver: DraDriver, every: list[tuple[str, SliceDevice]
     )
 
 
-def _whole(vendor: Vendor, driver: DraDriver, device: SliceDevice) -> Part | None:
-    known = device.fields.attributes
-    number = _number(driver.whole, device.name)
-    if known.type.string != WHOLE_GPU or number is None or not DEVICE_UUID.fullmatch(known.uuid.string):
+def _part(vendor: Vendor, driver: DraDriver, device: SliceDevice) -> Part | None:
+    """The whole device that it is or, as one that is split (`mig`), of which it is a part."""
+    known, mig = device.fields.attributes, device.fields.attributes.type.string == MIG_PART
+    if known.type.string not in (WHOLE_GPU, MIG_PART):
         return None
-    return Part(
-        vendor.resource,
-        number,
-        known.uuid.string,
-        _shown(known.product_name.string),
-        _mib(device),
-        _shown(known.pci.string),
-    )
-
-
-def _parent(vendor: Vendor, driver: DraDriver, device: SliceDevice) -> Part | None:
-    """The device that a part is of."""
-    known = device.fields.attributes
-    number = _number(driver.part, device.name)
-    if known.type.string != MIG_PART or number is None or not DEVICE_UUID.fullmatch(known.parent_uuid.string):
+    number, uuid = _number(driver.part if mig else driver.whole, device.name), known.parent_uuid if mig else known.uuid
+    if number is None or not DEVICE_UUID.fullmatch(uuid.string):
         return None
-    model = _shown(known.product_name.string)
-    return Part(vendor.resource, number, known.parent_uuid.string, model, mig=True)
+    size, pci = (0, "") if mig else (_mib(device), _shown(known.pci.string))
+    return Part(vendor.resource, number, uuid.string, _shown(known.product_name.string), size, pci, mig=mig)
 
 
 def _number(pattern: str, name: str) -> int | None:
@@ -183,7 +166,8 @@ def _few(tainted: list[Withheld]) -> tuple[Withheld, ...]:
 
 
 def _tainted(vendor: Vendor, driver: DraDriver, device: SliceDevice, part: Part) -> Withheld | None:
-    taints = [str(each) for each in device.fields.taints if each.keeps_away]
+    keeping = (each for each in device.fields.taints if each.effect in REPELLING)
+    taints = [f"{each.key}{f'={each.value}' * bool(each.value)}:{each.effect}" for each in keeping]
     if not taints:
         return None
     reason = f"{quoted(device.name)} is tainted by the DRA driver {driver.name}: {quoted(', '.join(taints))}"
@@ -214,7 +198,7 @@ class DraView:
         self._holds: dict[str, dict[str, ResourceClaim]] = {}
         """Our own claims by node and key."""
         self._pools: dict[PoolKey, dict[str, ResourceSlice]] = {}
-        self._pools_of: dict[str, set[PoolKey]] = {}
+        self._pools_of: dict[str, dict[PoolKey, bool]] = {}
         """By node, the pools of which a slice names it."""
         self._claims: dict[PoolKey | str, dict[str, ResourceClaim]] = {}
         """By pool of what they hold, and by the nodes that the allocation may mean otherwise."""
@@ -226,15 +210,11 @@ class DraView:
         nodes: set[str] = set()
         for each in filter(None, (old, new)):
             nodes |= self._nodes_at(each.pool)
-            pool = self._pools.setdefault(each.pool, {})
-            pool.pop(each.metadata.name, None)
-            if each is new and vendors.dra_vendor(each.spec.driver):
-                pool[each.metadata.name] = each
+            known = each is new and vendors.dra_vendor(each.spec.driver)
+            put_at(self._pools, each.pool, each.metadata.name, each if known else None)
             for node in self._nodes_at(each.pool) | {each.spec.node_name}:
-                named = any(one.spec.node_name == node for one in pool.values())
-                _put(self._pools_of, node, each.pool, there=named)
-            if not pool:
-                del self._pools[each.pool]
+                named = any(one.spec.node_name == node for one in self._pools.get(each.pool, {}).values())
+                put_at(self._pools_of, node, each.pool, named or None)
             nodes |= self._nodes_at(each.pool) | {each.spec.node_name}
         return nodes - {""}
 
@@ -242,28 +222,19 @@ class DraView:
         """Takes in a claim's change; returns the nodes that it concerns."""
         nodes: set[str] = set()
         for each in filter(None, (old, new)):
+            key, now = each.metadata.key, each if each is new else None
             if hold := hold_of(each, self._namespace):
                 nodes.add(hold.node)
-                mine_there = self._holds.setdefault(hold.node, {})
-                mine_there.pop(hold.key, None)
-                if each is new:
-                    mine_there[hold.key] = each
-                if not mine_there:
-                    del self._holds[hold.node]
+                put_at(self._holds, hold.node, hold.key, now)
                 continue
-            for place in _places(each):
-                mine = self._claims.setdefault(place, {})
-                mine.pop(each.metadata.key, None)
-                if each is new:
-                    mine[each.metadata.key] = each
-                if not mine:
-                    del self._claims[place]
+            pools: set[PoolKey | str] = {(held.driver, held.pool) for held in each.holds}
+            # Where these are gone, the nodes that may be meant must do.
+            for place in pools | {held.pool for held in each.holds} | (each.nodes if pools else set()):
+                put_at(self._claims, place, key, now)
                 nodes |= {place} if isinstance(place, str) else self._nodes_at(place)
-            if each.hidden or each.metadata.key in self._hidden:
+            if each.hidden or key in self._hidden:
                 nodes |= self._pools_of.keys()
-            self._hidden.pop(each.metadata.key, None)
-            if each is new and each.hidden:
-                self._hidden[each.metadata.key] = each
+            put(self._hidden, key, now if each.hidden else None)
         return nodes - {""}
 
     def holds(self, node: str) -> dict[Hold, ResourceClaim]:
@@ -282,10 +253,7 @@ class DraView:
         of a group's hold is a stranger's.
         """
         rows = [(vendor, vendor.dra) for vendor in vendors.VENDORS if vendor.dra]
-        found = [self._of_driver(node, vendor, driver, claims_known, holders) for vendor, driver in rows]
-        every = [each for each in found if each != NOTHING_PUBLISHED]
-        if len(every) < 2:
-            return every[0] if every else NOTHING_PUBLISHED
+        every = [self._of_driver(node, vendor, driver, claims_known, holders) for vendor, driver in rows]
         return Publication(
             next(filter(None, (each.driver for each in every)), ""),
             [part for each in every for part in each.devices],
@@ -323,9 +291,15 @@ class DraView:
                 held |= {name: {*held.get(name, ()), claim.metadata.key} for name in names}
             elif len(names) == len(hold.uuids) and is_firm(claim):
                 firm += hold.uuids
-        holds, unknown = _match(reading, held)
-        if unknown:
-            withheld += _unmatched(vendor, driver, unknown)
+        mine: dict[Device, set[str]] = {}
+        for name, claims in held.items():
+            if device := reading.named.get(name):
+                mine.setdefault(device, set()).update(claims)
+        holds = [
+            ResourceHold(each.resource, each.index, each.uuid, holders_of(by)) for each, by in sorted(mine.items())
+        ]
+        unknown = {name: claims for name, claims in held.items() if name not in reading.named}
+        withheld += _unmatched(vendor, driver, unknown)
         return Publication(
             reading.driver, list(reading.parts), holds, withheld, sorted(firm) if self._with_holds else None
         )
@@ -338,42 +312,10 @@ class DraView:
         found: dict[PoolDevice, set[str]] = {}
         for name, claim in claims.items():
             for each in claim.holds:
-                if each.driver == driver.name and self._is_here(node, claim, each):
+                named = {one.spec.node_name for one in self._pools.get((each.driver, each.pool), {}).values()} - {""}
+                if each.driver == driver.name and node in (named or claim.nodes or {each.pool}):
                     found.setdefault((each.pool, each.device), set()).add(name)
         return found
-
-    def _is_here(self, node: str, claim: ResourceClaim, held: AllocatedDevice) -> bool:
-        """Whether the device may be the node's."""
-        named = {each.spec.node_name for each in self._pools.get((held.driver, held.pool), {}).values()}
-        return node in (named - {""} or claim.nodes or {held.pool})
-
-
-def _put(table: dict[str, set[PoolKey]], node: str, pool: PoolKey, *, there: bool) -> None:
-    pools = table.setdefault(node, set())
-    (pools.add if there else pools.discard)(pool)
-    if not pools:
-        del table[node]
-
-
-def _places(claim: ResourceClaim) -> set[PoolKey | str]:
-    """Where it is looked for: at its devices' pools, and at the nodes that may be meant where these are gone."""
-    pools: set[PoolKey | str] = {(each.driver, each.pool) for each in claim.holds}
-    return pools | {each.pool for each in claim.holds} | (claim.nodes if pools else set())
-
-
-def _match(
-    reading: PoolReading, held: Mapping[PoolDevice, set[str]]
-) -> tuple[list[ResourceHold], dict[PoolDevice, set[str]]]:
-    """The node's devices that claims hold, and what they hold that none of its slices names."""
-    mine: dict[Device, set[str]] = {}
-    unknown: dict[PoolDevice, set[str]] = {}
-    for name, claims in held.items():
-        if name not in reading.named:
-            unknown[name] = claims
-        elif device := reading.named[name]:
-            mine.setdefault(device, set()).update(claims)
-    holds = [ResourceHold(each.resource, each.index, each.uuid, holders(by)) for each, by in sorted(mine.items())]
-    return holds, unknown
 
 
 def _unmatched(vendor: Vendor, driver: DraDriver, held: Mapping[PoolDevice, set[str]]) -> list[Withheld]:
@@ -381,7 +323,7 @@ def _unmatched(vendor: Vendor, driver: DraDriver, held: Mapping[PoolDevice, set[
     if not held:
         return []
     (_, device), claims = min(held.items())
-    what = f"ResourceClaim {holders(claims)} holds {quoted(device)} of the DRA driver {driver.name}"
+    what = f"ResourceClaim {holders_of(claims)} holds {quoted(device)} of the DRA driver {driver.name}"
     unknown = "deviceshare can't tell which device that is"
     why = "none of the node's ResourceSlices names it" if driver.whole else unknown
     return [Withheld(vendor.resource, f"{what}, and {why}", _ENDED)]

@@ -21,7 +21,8 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.nodes import HOSTNAME, Node, NodeTerm
 from deviceshare.domain.objects.pod_requests import CPU, requests_of
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.shares import WHOLE, Need, Request
+from deviceshare.domain.objects.shares import Request
+from deviceshare.domain.placement.rooms import capacity, units
 from deviceshare.domain.wording import listed
 
 SCHEDULER: Final = "deviceshare-scaling"
@@ -71,7 +72,9 @@ def scaling_pods(
             bins.setdefault(name, _Bin(name, dict(request.resources), each, [pod], []))
             continue
         resource, needs = request.share.of[0], request.share.needs
-        parts = [_part(need, largest([resource])) for need in needs]
+        size = largest([resource])
+        costs = [units(need, size) for need in needs]
+        parts = [GUESS if cost is None else min(Fraction(cost, capacity(size)), Fraction(1)) for cost in costs]
         key = json.encode((resource, _place(each, ())), order="deterministic")
         mine = open_bins.get(key)
         if len(parts) == 1 and mine and sum(mine.full) + parts[0] <= 1:
@@ -85,12 +88,6 @@ def scaling_pods(
             open_bins[key] = bins[name]
     shown = list(bins.values())[:MOST]
     return {_name(found): _body(found, nodes) for found in shown}
-
-
-def _part(need: Need, size: int) -> Fraction:
-    if need.percent:
-        return Fraction(need.percent, WHOLE)
-    return min(Fraction(need.memory_mib, size), Fraction(1)) if size else GUESS
 
 
 def _name(found: _Bin) -> str:

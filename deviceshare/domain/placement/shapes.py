@@ -7,24 +7,16 @@ from heapq import merge
 from itertools import chain, count, islice
 from typing import Final, NamedTuple
 
-from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import Request
-from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement import allocation, join_obstacles
 from deviceshare.domain.placement.allocation import NOT_COMPARED, Effort, Preference, shortage
 from deviceshare.domain.placement.device_states import DeviceState
-from deviceshare.domain.placement.join_obstacles import (
-    NOT_SHARED,
-    OTHER_LABELS,
-    counted_only,
-    not_claimable,
-    opaque_reason,
-)
 from deviceshare.domain.placement.ledger_budget import Crowding
-from deviceshare.domain.placement.node_indexes import DeviceCounts, NodesAlike
+from deviceshare.domain.placement.node_indexes import DeviceCounts, NodesAlike, device_counts
 from deviceshare.domain.placement.rooms import Room
 from deviceshare.domain.placement.shared_resources import leftover_reason
 
@@ -66,35 +58,24 @@ class Shape(NamedTuple):
         """All that requests without a share ask about."""
         return self._replace(rooms=(), whole=(), advertised=frozenset(), counts_only="")
 
-    def room(self, resources: Container[str]) -> int:
-        """How many devices of these resources are free."""
-        return sum(count for resource, count in self.free if resource in resources)
-
     def obstacle_to(self, request: Request, effort: allocation.Effort | None = None) -> Reason | None:
         """Why the request doesn't fit."""
-        lacks = (
-            self._obstacle_to_share(request, effort)
-            if not request.resources
-            else self._obstacle_to_group(request, effort)
-        )
+        look = self._obstacle_to_group if request.resources else self._obstacle_to_share
+        lacks = look(request, effort)
         return lacks or (self.crowded.obstacle_to(request) if self.crowded else None)
 
     def _obstacle_to_group(self, request: Request, effort: allocation.Effort | None) -> Reason | None:
-        if obstacle := self.obstacle or opaque_reason(self.opaque & request.resources.keys()):
+        if obstacle := self.obstacle or join_obstacles.opaque_reason(self.opaque & request.resources.keys()):
             return obstacle
-        if request.by_claim and (bare := not_claimable(request, self.claimable)):
+        if request.by_claim and (bare := join_obstacles.not_claimable(request, self.claimable)):
             return bare
         total = dict(self.total)
-        for resource, reason in self.withheld:
-            if resource in request.resources and resource not in total:
-                return reason
-        lacks = shortage(request, dict(self.free), total)
-        # kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons.
-        if lacks:
-            for resource, reason in self.doubts:
-                if resource in request.resources:
-                    return reason
-            return Reason(ReasonKind.TOO_FULL, f"node(s) too full: {request.holder} needs {lacks}")
+        if reason := _first(self.withheld, request.resources.keys() - total.keys()):
+            return reason
+        if lacks := shortage(request, dict(self.free), total):
+            # kube-scheduler writes the number of nodes before a reason, hence words like those of its own reasons.
+            full = Reason(ReasonKind.TOO_FULL, f"node(s) too full: {request.holder} needs {lacks}")
+            return _first(self.doubts, request.resources) or full
         if not request.share:
             return None
         if none := self.no_shares(request):
@@ -112,18 +93,16 @@ class Shape(NamedTuple):
         lacks = allocation.share_shortage(share, self.rooms, effort)
         if lacks is None or lacks is allocation.NOT_COMPARED:
             return lacks
-        if reason := opaque_reason(self.opaque & set(share.of)):
+        if reason := join_obstacles.opaque_reason(self.opaque & set(share.of)):
             return reason
-        there = {resource for resource, _ in self.total}
-        withheld = (reason for resource, reason in self.withheld if resource in share.of and resource not in there)
-        doubts = (reason for resource, reason in self.doubts if resource in share.of)
-        return next(chain(withheld, doubts), lacks)
+        withheld = _first(self.withheld, set(share.of) - dict(self.total).keys())
+        return withheld or _first(self.doubts, share.of) or lacks
 
     def no_shares(self, request: Request) -> Reason | None:
         """Why the node has no part of a device for the request, whatever is free."""
         if left := self.advertised & set(request.share.resources):
             return leftover_reason(left)
-        return counted_only(request, self.counts_only)
+        return join_obstacles.counted_only(request, self.counts_only)
 
     def preference(self, request: Request, effort: allocation.Effort | None = None) -> Preference:
         """By which nodes are compared for the request (allocation.scores): the less, the fuller.
@@ -132,32 +111,20 @@ class Shape(NamedTuple):
         devices that are nobody's is the fuller: so whole devices stay together for groups.
         """
         if request.resources:
-            return self.room(request.resources), 0
+            return sum(count for resource, count in self.free if resource in request.resources), 0
         mine, whole = request.share.of, sum(room.resource in request.share.of for room in self.whole)
         if request.strategy == allocation.SPREAD:
             return sum(room.free for room in self.rooms if room.resource in mine), whole
         return allocation.tightness(request.share, self.rooms, effort), whole
 
 
+def _first(reasons: Iterable[tuple[str, Reason]], resources: Container[str]) -> Reason | None:
+    return next((reason for resource, reason in reasons if resource in resources), None)
+
+
 def counts(devices: Iterable[Device]) -> Counts:
     """How many of these there are of each resource."""
     return tuple(sorted(Counter(device.resource for device in devices).items()))
-
-
-def opaque(ledger: NodeDevices, states: Iterable[DeviceState], pods: Mapping[str, Collection[str]]) -> frozenset[str]:
-    """Resources of which pods hold devices, unless the node's agent reports which; `pods` are resources by pod UID.
-
-    A vendor's devices are the same under all its resources, whole, in turns or in parts, so all of them are named.
-    """
-    known = {(allocation.uid, allocation.resource) for allocation in ledger.hardware.allocations or ()}
-    held = {resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known}
-    if any(state.split for state in states):  # Who has a part by MIG has it of these, and no group gets these.
-        held = {resource for resource in held if not resource.startswith(vendors.MIG_PREFIX)}
-    if not held:
-        return frozenset()
-    owners = {vendors.plugin_vendor_of(resource) for resource in held}
-    mine = {device.resource for device in (*ledger.devices, *ledger.claimed())}
-    return frozenset(held | {resource for resource in mine if vendors.vendor_of(resource) in owners})
 
 
 # An overview of all shared nodes that a request's selector matches: where it fits, and why not elsewhere.
@@ -192,87 +159,12 @@ class Overview(NamedTuple):
     refused: dict[Reason, NodeLists]
 
 
-def overview(request: Request, alike: Mapping[Shape, Sequence[str]]) -> Overview:
-    """Of a request for whole devices; `alike` are the nodes by their shape."""
-    fits, refused = NodeLists([]), dict[Reason, NodeLists]()
-    for shape, names in alike.items():
-        reason = shape.obstacle_to(request)
-        place = refused.setdefault(reason, NodeLists([])) if reason else fits
-        place.lists.append(names)
-    return Overview(fits, refused)
-
-
 # Situations: what each node offers, in a few words, and all nodes by that, kept up to date at each change of one.
 # A group that waits asks about all shared nodes. It is answered from lists of nodes that are alike, which differ in
-# few ways, and what follows is good for all groups that want the same until a stamp says otherwise.
+# few ways, and what follows is good for all groups that want the same until a stamp says otherwise. What was found of
+# each shape for the shares that were asked about last is kept.
 
 Stamp = tuple[int, ...]
-
-
-class Situations:
-    """Mutable, but pure."""
-
-    def __init__(self) -> None:
-        self.shapes = Shapes()
-        self._alike: NodesAlike[Shape] = NodesAlike()
-        """By the outlines of their shapes."""
-        self._counts = DeviceCounts()
-        self._names: list[str] = []
-        self._numbers = count(1)
-        self._changed: dict[str, int] = {}
-        """By node, the number of its last change."""
-
-    def put(self, name: str, node: Node | None, shape: Shape | None) -> None:
-        """Takes in a node's new shape; None when it and its ledger are gone."""
-        self.shapes.put(name, shape)
-        outline = self.shapes.outline(name)
-        self._alike.put(name, node.metadata.labels if node else {}, outline if node and node.shared else None)
-        known = name in self._changed
-        if shape is None:
-            self._changed.pop(name, None)
-            if known:
-                del self._names[bisect_left(self._names, name)]
-            return
-        if not known:
-            insort(self._names, name)
-        self._changed[name] = next(self._numbers)
-
-    def count(self, name: str, node: Node | None, ledger: NodeDevices | None, states: Iterable[DeviceState]) -> None:
-        """Takes in which devices a node has."""
-        self._counts.put(name, node, ledger, states)
-
-    @property
-    def names(self) -> list[str]:
-        """Every node that is or was shared, sorted."""
-        return list(self._names)
-
-    def selected(self, selector: Mapping[str, str]) -> Set[str]:
-        """The shared nodes that have all of these labels. Not to be kept: it changes with the nodes."""
-        return self._alike.every(selector)
-
-    def overview(self, request: Request) -> Overview:
-        """Where a request fits that is met nowhere yet, of all shared nodes that its selector matches."""
-        alike = self._alike.names(request.node_selector)
-        if not request.share:
-            return overview(request, alike)
-        found = self.shapes.filter(request, sorted(name for names in alike.values() for name in names), None)
-        refused = {reason: NodeLists([mine]) for reason, mine in found.refused.items()}
-        return Overview(NodeLists([found.fits] if found.fits else []), refused)
-
-    def most(self, request: Request) -> dict[str, int] | None:
-        """The most that one node its selector matches has of what it wants; None where one has, or may have, it all."""
-        return self._counts.most(request.resources, request.node_selector)
-
-    def stamp(self, selector: Mapping[str, str], names: Iterable[str] = ()) -> Stamp:
-        """Another one after each change of one of these nodes, of what is said of this selector, or of how many share.
-
-        Only what `overview` says of requests for shares may change without it.
-        """
-        changed = (self._changed.get(name, 0) for name in names)
-        return (len(self._alike), self._alike.version(selector), self._counts.version(selector), *changed)
-
-
-# Shapes: the shape of every node, and what was found of each for the shares that were asked about last.
 
 KEPT: Final = 32
 """Different shares; with 5,000 nodes in as many situations half a megabyte for each."""
@@ -323,39 +215,110 @@ class _Interned:
         return id(before)
 
 
-class Shapes:
+class Situations:
     """Mutable, but pure."""
 
     def __init__(self) -> None:
         self._whole = _Interned()
         self._outlines = _Interned()
         """Without what is left for shares, so that for groups many nodes are in the same situation."""
+        self._alike: NodesAlike[Shape] = NodesAlike()
+        """By the outlines of their shapes."""
+        self._devices = NodesAlike[DeviceCounts]()
+        self.names: list[str] = []
+        """Every node that is or was shared, sorted. Not to be kept, either."""
+        self._numbers = count(1)
+        self._changed: dict[str, int] = {}
+        """By node, the number of its last change."""
         self._kept: OrderedDict[object, _Found] = OrderedDict()
 
-    def get(self, name: str) -> Shape | None:
-        """The node's shape; None for nodes that are unknown."""
-        return self._whole.of.get(name)
-
-    def outline(self, name: str) -> Shape | None:
-        """The node's shape without what is left for shares; equal ones are one object."""
-        return self._outlines.of.get(name)
-
-    def put(self, name: str, shape: Shape | None) -> None:
-        """Takes in a node's new shape; None when the node is gone."""
+    def put(self, name: str, node: Node | None, shape: Shape | None) -> None:
+        """Takes in a node's new shape; None when it and its ledger are gone."""
         self._outlines.put(name, shape and shape.outline)
         if gone := self._whole.put(name, shape):
             # Another shape may get its `id` later: nothing may be known of that.
             for found in self._kept.values():
                 found.obstacles.pop(gone, None)
                 found.preferences.pop(gone, None)
+        outline = self._outlines.of.get(name)
+        self._alike.put(name, node.metadata.labels if node else {}, outline if node and node.shared else None)
+        known = name in self._changed
+        if shape is None:
+            self._changed.pop(name, None)
+            if known:
+                del self.names[bisect_left(self.names, name)]
+            return
+        if not known:
+            insort(self.names, name)
+        self._changed[name] = next(self._numbers)
 
-    def filter(self, request: Request, names: Iterable[str], selected: Collection[str] | None) -> Filtered:
-        """The nodes on which the request fits, of those `selected` if that is given; and the others by the reason."""
+    def count(self, name: str, node: Node | None, ledger: NodeDevices | None, states: Iterable[DeviceState]) -> None:
+        """Takes in which devices a node has; what is lost or withheld counts, since it may come back."""
+        counts = device_counts(node, ledger, states) if node and node.shared else None
+        self._devices.put(name, node.metadata.labels if node else {}, counts)
+
+    def get(self, name: str) -> Shape | None:
+        """The node's shape; None for nodes that are unknown."""
+        return self._whole.of.get(name)
+
+    def selected(self, selector: Mapping[str, str]) -> Set[str]:
+        """The shared nodes that have all of these labels. Not to be kept: it changes with the nodes."""
+        return self._alike.of(selector).every
+
+    def overview(self, request: Request) -> Overview:
+        """Where a request fits that is met nowhere yet, of all shared nodes that its selector matches."""
+        alike = self._alike.of(request.node_selector).names
+        fits, refused = NodeLists([]), dict[Reason, NodeLists]()
+        if request.share:
+            found = self.filter(request, sorted(name for names in alike.values() for name in names))
+            refused = {reason: NodeLists([mine]) for reason, mine in found.refused.items()}
+            return Overview(NodeLists([found.fits]) if found.fits else fits, refused)
+        for shape, names in alike.items():
+            reason = shape.obstacle_to(request)
+            place = refused.setdefault(reason, NodeLists([])) if reason else fits
+            place.lists.append(names)
+        return Overview(fits, refused)
+
+    def most(self, request: Request) -> dict[str, int] | None:
+        """The most devices that one node has of each wanted resource; None where some node has, or may have, them all.
+
+        The nodes that count are the shared ones that the request's selector matches. None also where there is none.
+        """
+        different, wanted = self._devices.of(request.node_selector).names, request.resources
+        most = dict.fromkeys(wanted, 0)
+        for each in different:
+            mine = each.of(wanted)
+            if all(mine[resource] >= number for resource, number in wanted.items()):
+                return None
+            most = {resource: max(number, mine[resource]) for resource, number in most.items()}
+        return most if different else None
+
+    def largest(self, resources: Collection[str]) -> int:
+        """MiB of the largest device of these resources on a shared node; 0 where that of some device is unknown."""
+        every = self._devices.of({}).names
+        sizes = [size for each in every for resource, size in each.sizes if resource in resources]
+        return max(sizes) if sizes and all(sizes) else 0
+
+    def stamp(self, selector: Mapping[str, str], names: Iterable[str] = ()) -> Stamp:
+        """Another one after each change of one of these nodes, of what is said of this selector, or of how many share.
+
+        Only what `overview` says of requests for shares may change without it.
+        """
+        changed = (self._changed.get(name, 0) for name in names)
+        return (len(self._alike), self._alike.of(selector).version, self._devices.of(selector).version, *changed)
+
+    def filter(self, request: Request, names: Iterable[str]) -> Filtered:
+        """Those of the nodes on which the request fits, and the others by the reason."""
+        selected = self.selected(request.node_selector) if request.node_selector else None
         fits: list[str] = []
         unselected: list[str] = []
         refused: dict[Reason, list[str]] = {}
         places: dict[int, list[str]] = {}  # where nodes of a shape are listed: each name costs one look-up
-        shapes, obstacles, effort = self._for(request), self._found(request).obstacles, Effort(EFFORT)
+        shapes, obstacles, effort = (
+            (self._whole if request.share else self._outlines).of,
+            self._found(request).obstacles,
+            Effort(EFFORT),
+        )
         for name in names:
             shape = shapes.get(name)
             key = id(shape)
@@ -364,7 +327,7 @@ class Shapes:
                 if key in obstacles:
                     reason = obstacles[key]
                 else:
-                    reason = shape.obstacle_to(request, effort) if shape else NOT_SHARED
+                    reason = shape.obstacle_to(request, effort) if shape else join_obstacles.NOT_SHARED
                     # What a crowded ledger takes depends on the names and namespace of the pod.
                     if reason is not NOT_COMPARED and not (shape and shape.crowded):
                         obstacles[key] = reason
@@ -373,13 +336,17 @@ class Shapes:
                 place = unselected
             place.append(name)
         if unselected:
-            refused[OTHER_LABELS] = unselected
+            refused[join_obstacles.OTHER_LABELS] = unselected
         return Filtered(fits, refused)
 
     def preferences(self, request: Request, names: Iterable[str]) -> dict[str, Preference]:
         """By node, `Shape.preference`; (0, 0) for unknown ones."""
         preferences: dict[str, Preference] = {}
-        shapes, found, effort = self._for(request), self._found(request).preferences, Effort(EFFORT)
+        shapes, found, effort = (
+            (self._whole if request.share else self._outlines).of,
+            self._found(request).preferences,
+            Effort(EFFORT),
+        )
         for name in names:
             shape = shapes.get(name)
             key = id(shape)
@@ -390,9 +357,6 @@ class Shapes:
                     found[key] = preference
             preferences[name] = preference
         return preferences
-
-    def _for(self, request: Request) -> dict[str, Shape]:
-        return (self._whole if request.share else self._outlines).of
 
     def _found(self, request: Request) -> _Found:
         if request.resources:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.quantities import Quantity, is_some, whole
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
@@ -39,13 +39,6 @@ class Listed(NamedTuple):
     uuids: frozenset[str] = frozenset()
     fault: str = ""
     """Why the entry can't be read, or ""."""
-
-
-class NamedDevices(NamedTuple):
-    """The devices that an entry means on a node, and why it can't be read as it stands."""
-
-    devices: tuple[Device, ...]
-    faults: tuple[str, ...] = ()
 
 
 class Annotated(NamedTuple):
@@ -99,8 +92,8 @@ def _parsed(resource: str, values: list[str]) -> Listed:
     return Listed(frozenset(indices), frozenset(uuids))
 
 
-def named_devices(resource: str, entry: Listed, there: Iterable[Device], *, agent: bool) -> NamedDevices:
-    """The devices meant, where these of the resource are there; `agent` reports them with UUIDs."""
+def named_devices(resource: str, entry: Listed, there: Iterable[Device], *, agent: bool) -> tuple[Devices, list[str]]:
+    """The devices meant, where these of the resource are there, and what is wrong; `agent` reports them with UUIDs."""
     faults = [entry.fault] if entry.fault else []
     by_uuid = {device.uuid: device for device in there if device.uuid}
     if entry.uuids and not agent:
@@ -110,7 +103,7 @@ def named_devices(resource: str, entry: Listed, there: Iterable[Device], *, agen
     # By its UUID where that is how it was named: the number may be another device's after a reboot.
     chosen = [by_uuid[uuid] for uuid in entry.uuids & by_uuid.keys()]
     numbers = entry.indices - {device.index for device in chosen}
-    return NamedDevices(tuple(sorted([*chosen, *(Device(resource, index) for index in numbers)])), tuple(faults))
+    return tuple(sorted([*chosen, *(Device(resource, index) for index in numbers)])), faults
 
 
 # Other systems' device plugins on a node: whether one allocates its GPUs, and what one that is gone leaves behind.
@@ -236,7 +229,7 @@ def _shared(node: Node, vendor: Vendor, resource: str, capacity: int, healthy: i
     said = {key: labels[key] for key in (by_count, by_replicas) if key in labels}
     numbers = {key: whole(text) for key, text in said.items()}
     if garbled := [f"{key}={said[key]}" for key, number in numbers.items() if number is None]:
-        return Counted(None, f"its label {garbled[0]} is not a number", _how_many(resource), garbled[0])
+        return _unknown(resource, f"its label {garbled[0]} is not a number", garbled[0])
     replicas, number = max(numbers.get(by_replicas) or 1, 1), numbers.get(by_count)
     strategy = labels.get(f"{resource}.sharing-strategy", "none")
     told = strategy != "none" or labels.get(f"{resource}.product", "").endswith("-SHARED")
@@ -245,15 +238,13 @@ def _shared(node: Node, vendor: Vendor, resource: str, capacity: int, healthy: i
     if shared and replicas == 1:
         # Older versions have no label of replicas: the number of GPUs then says how many replicas each has.
         if not number or capacity % number:
-            return Counted(
-                None, "several pods share each of its GPUs, unknown how many there are", _how_many(resource), "shared"
-            )
+            return _unknown(resource, "several pods share each of its GPUs, unknown how many there are", "shared")
         replicas, found = capacity // number, f"shared, {capacity // number} replicas"
     if capacity % replicas or (number is not None and number * replicas != capacity):
         labelled = ", ".join(f"{key}={text}" for key, text in said.items())
         # So they do where GPUs are of several models, too: the labels are then those of one model.
         contradiction = f"its labels ({labelled}) contradict {capacity} allocatable"
-        return Counted(None, contradiction, _how_many(resource), contradiction)
+        return _unknown(resource, contradiction, contradiction)
     return _healthy(resource, capacity // replicas, healthy // replicas, found)
 
 
@@ -262,9 +253,9 @@ def _hami(register: str, resource: str, capacity: int, healthy: int) -> Counted:
     splits = _registered(register)
     found = f"HAMi, {len(splits)} GPUs split into {sum(splits)}"
     if not splits:
-        return Counted(None, "HAMi's annotation can't be read, or it splits GPUs by MIG", _how_many(resource), "HAMi")
+        return _unknown(resource, "HAMi's annotation can't be read, or it splits GPUs by MIG", "HAMi")
     if capacity not in (sum(splits), len(splits)):  # the latter where HAMi is gone and left the annotation behind
-        return Counted(None, f"HAMi's annotation contradicts {capacity} allocatable", _how_many(resource), found)
+        return _unknown(resource, f"HAMi's annotation contradicts {capacity} allocatable", found)
     return _healthy(resource, len(splits), len(splits) * healthy // capacity, found)
 
 
@@ -292,14 +283,14 @@ def _by_partition_label(node: Node, vendor: Vendor, resource: str) -> Counted:
     parts = [name for name in _reported(node, f"{vendor.domain}/") if name != resource and vendor.allocates(name)]
     if parts or (partition and not partition.startswith("spx")):
         found = f"partitioned ({', '.join(parts) or partition})"
-        return Counted(None, f"its GPUs are {found}", _how_many(resource), found)
+        return _unknown(resource, f"its GPUs are {found}", found)
     return _plain(node, vendor, resource)
 
 
 def _by_hami_register(node: Node, vendor: Vendor, resource: str) -> Counted:
     register = _HAMI_PARTS + vendor.resource.partition("/")[2].removesuffix(vendors.ANY)
     if any(key.startswith(register) for key in node.metadata.annotations):
-        return Counted(None, "HAMi splits its NPUs", _how_many(resource), "HAMi")
+        return _unknown(resource, "HAMi splits its NPUs", "HAMi")
     if "-" in resource:
         return Counted(None, "these are parts of NPUs (vNPU), not NPUs", "have groups ask for whole NPUs", "vNPU")
     return _plain(node, vendor, resource)
@@ -314,7 +305,7 @@ def _plain(node: Node, _: Vendor, resource: str) -> Counted:
 
 def _healthy(resource: str, number: int, healthy: int, found: str) -> Counted:
     if number > MOST:
-        return Counted(None, f"it reports {number} {resource}", _how_many(resource), found)
+        return _unknown(resource, f"it reports {number} {resource}", found)
     if healthy >= number:
         return Counted(number, found=found)
     if healthy:
@@ -326,9 +317,7 @@ def _healthy(resource: str, number: int, healthy: int, found: str) -> Counted:
 
 def _unreadable(node: Node, resource: str) -> Counted:
     said = node.status.allocatable.get(resource) or node.status.capacity.get(resource)
-    return Counted(
-        None, f"its quantity {str(said)[:40]!r} of {resource} is not a number of devices", _how_many(resource)
-    )
+    return _unknown(resource, f"its quantity {str(said)[:40]!r} of {resource} is not a number of devices", "")
 
 
 def _reported(node: Node, prefix: str) -> list[str]:
@@ -350,8 +339,8 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
     return sum(readable) if len(readable) == len(every) else None
 
 
-def _how_many(resource: str) -> str:
-    return _annotate("how many there are", resource, "NUMBER")
+def _unknown(resource: str, trouble: str, found: str) -> Counted:
+    return Counted(None, trouble, _annotate("how many there are", resource, "NUMBER"), found)
 
 
 def _which(resource: str, *, agent: bool = True) -> str:

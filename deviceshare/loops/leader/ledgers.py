@@ -144,7 +144,7 @@ class Ledgers:
             text = f"recreated with what groups and running pods hold: {names}"
             self._context.recorder.note(subject_of(made), "Repaired", text)
         for holding in disputed:  # Its pods are found without a claim (Coverage).
-            devices = listed(map(str, holding.devices))
+            devices = listed(map(str, holding.claim.devices))
             log.error("Left out a disputed holding", node=seen.node, holder=str(holding.holder), devices=devices)
 
     async def _restore(self, seen: NodeDevices) -> None:

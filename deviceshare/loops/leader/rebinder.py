@@ -15,11 +15,11 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import parts_text
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import Claim, NodeDevices, claim_patch
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, claims_patch
 from deviceshare.domain.objects.nodes import rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import current
-from deviceshare.domain.placement.replacement import by_cdi, pod_changes, still_held
+from deviceshare.domain.placement.replacement import awaits, by_cdi, pod_changes, still_held
 from deviceshare.domain.placement.resizing import counts_shares, judge
 from deviceshare.loops.api_objects import find, subject_of
 from deviceshare.loops.kinds import NODE_DEVICES, PODS, RESOURCE_QUOTAS
@@ -100,7 +100,7 @@ class Rebinder:
         node = self._context.fleet.node(key.node)
         # After a reboot the indices may have changed; what the agent, or the node, says next enqueues each claim again.
         sure = node is None or not rebooted(node, ledger.hardware)
-        if holder and protocol.awaits(holder, ledger, claim) and sure:
+        if holder and awaits(holder, ledger, claim) and sure:
             if claim.pod and claim.rebound:
                 self._context.wait_until(since + AGAIN_SECONDS)
             who, opaque = claim.holder(key.uid), self._context.fleet.opaque
@@ -252,7 +252,7 @@ class Resizer:
         if found.claim and found.uncounted and await self._is_counted(pod.metadata.namespace):
             self._say(pod, QUOTA)
         elif found.claim:
-            patch = claim_patch(seen, pod.metadata.uid, found.claim)
+            patch = claims_patch(seen, {pod.metadata.uid: found.claim})
             self._context.ledgers.put(await write_claims(self._context.cluster, seen, patch))
 
     async def _is_counted(self, namespace: str) -> bool:

@@ -14,7 +14,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.resource_slices import ResourceClaim
 from deviceshare.domain.objects.shares import Holder
 from deviceshare.domain.placement.device_states import device_states
-from deviceshare.domain.placement.holds import label_of
+from deviceshare.domain.placement.holds import digest
 from deviceshare.domain.placement.join_obstacles import joining_obstacle
 from deviceshare.domain.placement.node_choice import pinned_to
 from deviceshare.loops.api_objects import find
@@ -86,7 +86,7 @@ def joinable(seen: NodeDevices, holder: Holder, token: str) -> Devices:
 
 async def list_holds(cluster: Cluster, namespace: str, node: str) -> list[ResourceClaim]:
     """The holds of the node's devices (claims.md, holds). `namespace` is deviceshare's own."""
-    return await cluster.list(HOLDS, namespace=namespace, label_selector=f"{contract.HOLD}={label_of(node)}")
+    return await cluster.list(HOLDS, namespace=namespace, label_selector=f"{contract.HOLD}={digest(node)}")
 
 
 async def attach(

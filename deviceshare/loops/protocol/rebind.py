@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Holder
 from deviceshare.domain.placement import replacement
@@ -37,17 +37,6 @@ class Answer(NamedTuple):
     verdict: Replacement
 
 
-def awaits(asked: Group | Pod, seen: NodeDevices, claim: Claim) -> bool:
-    """Whether the holder of the claim waits for other devices, and can have an answer now.
-
-    A pod can while its annotations equal its claim: so it was told each device that its claim ever named. One without a
-    node can't: its bind may have read the claim, and chooses again when it has failed.
-    """
-    if isinstance(asked, Pod):
-        return bool(claim.pod) and replacement.share_awaits(asked, seen, claim)
-    return asked.node == seen.node and replacement.group_awaits(asked, seen, claim)
-
-
 async def rebind(
     cluster: Cluster, node: str, holder: Holder, *, opaque: Callable[[str], Collection[str]]
 ) -> Answer | None:
@@ -60,7 +49,7 @@ async def rebind(
     if asked is None or asked.metadata.uid != holder.uid:
         return None
     seen = await find(cluster, NODE_DEVICES, node)
-    if seen is None or (claim := seen.claims.get(holder.uid)) is None or not awaits(asked, seen, claim):
+    if seen is None or (claim := seen.claims.get(holder.uid)) is None or not replacement.awaits(asked, seen, claim):
         return None
     # 2. Replace all that is broken, with the parts that pods have of a group's devices, or nothing.
     if isinstance(asked, Pod):

@@ -152,7 +152,7 @@ async def _of_hold(cluster: Cluster, group: Group, seen: NodeDevices) -> list[Ho
     if hold is None or hold.node != seen.node:
         return []
     devices = tuple(part.device for part in seen.status.published.devices if part.uuid in hold.uuids)
-    return [Holding(group.holder, devices)] if len(devices) == len(hold.uuids) else []
+    return [Holding(group.holder, ledger.claim_of(group.holder, devices))] if len(devices) == len(hold.uuids) else []
 
 
 async def _settle(cluster: Cluster, group: Group, node: str, claim: Claim) -> Group:
@@ -201,9 +201,9 @@ async def cover(
     if not _free(holding, seen):
         if here:
             return None
-        holding = Holding(holding.holder, ())
+        holding = Holding(holding.holder, ledger.claim_of(holding.holder, ()))
     claim = _marked(holding.claim, new_mark(), group.status.claim_token if group else "")
-    await write_claims(cluster, seen, ledger.claim_patch(seen, uid, claim))
+    await write_claims(cluster, seen, ledger.claims_patch(seen, {uid: claim}))
     return claim
 
 
@@ -215,11 +215,11 @@ def _free(holding: Holding, seen: NodeDevices) -> bool:
     taken = {
         seen.present(device).identity
         for other in others
-        if other.owner != holding.owner and other.holder.uid != holding.within
-        for device in (*other.devices, *other.former)
+        if other.owner != holding.owner and other.holder.uid != holding.claim.within
+        for device in (*other.claim.devices, *other.claim.replaced)
     }
-    wanted = identities(map(seen.present, holding.devices))
-    before = identities(map(seen.present, holding.former))
+    wanted = identities(map(seen.present, holding.claim.devices))
+    before = identities(map(seen.present, holding.claim.replaced))
     known = wanted <= there or not seen.status.devices
     return known and taken.isdisjoint(wanted | before) and _has_room(holding, seen)
 
@@ -227,7 +227,7 @@ def _free(holding: Holding, seen: NodeDevices) -> bool:
 def _has_room(holding: Holding, seen: NodeDevices) -> bool:
     """Whether the shares fit beside the others' on each device."""
     for state in device_states(seen):
-        mine = [share for share in holding.shares if seen.present(share.device).identity == state.device.identity]
-        if used(mine, state.memory_mib) > state.room_within(holding.within).free:
+        mine = [share for share in holding.claim.shares if seen.present(share.device).identity == state.device.identity]
+        if used(mine, state.memory_mib) > state.room_within(holding.claim.within).free:
             return False
     return True

@@ -15,7 +15,7 @@ from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.join_obstacles import Namespaces, UnreadableObject, pod_obstacle, unreadable
-from deviceshare.domain.placement.replacement import annotation_changes
+from deviceshare.domain.placement.replacement import pod_changes
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 POD = {"metadata": {"name": "odd", "namespace": "ns", "uid": "u", "labels": {contract.GROUP: "team"}}}
@@ -90,9 +90,9 @@ def test_a_pod_whose_annotations_are_hidden_is_not_told_of_other_devices() -> No
     """What it had before would be lost: it stands in its annotations."""
     ledger = a_ledger(team=gpus(0, 1))
     (claim,) = ledger.claims.values()
-    assert annotation_changes(odd_pod(), ledger, claim) == {}
+    assert pod_changes(odd_pod(), ledger, claim) == {}
     shown = decoder_of(Pod).salvage(msgspec.json.encode({**POD, "spec": {"nodeName": "n1"}}))
-    assert annotation_changes(shown, ledger, claim)
+    assert pod_changes(shown, ledger, claim)
 
 
 def test_the_doctor_names_each_and_the_way_out() -> None:

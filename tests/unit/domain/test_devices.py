@@ -40,7 +40,7 @@ def test_what_is_no_list_of_indices_is_refused_by_resource(text: str) -> None:
 @given(DEVICES)
 def test_each_vendor_is_told_of_its_own_devices_only(devices: set[Device]) -> None:
     """Whom nothing is for isn't told anything, so its variable stays empty."""
-    told = visible(devices)
+    told = visible(devices, {})
     for vendor in vendors.VENDORS:
         indices = [str(d.index) for d in sorted(devices) if vendors.vendor_of(d.resource) is vendor]
         assert told.get(vendor.annotation) == (",".join(indices) or None)
@@ -48,4 +48,4 @@ def test_each_vendor_is_told_of_its_own_devices_only(devices: set[Device]) -> No
 
 def test_a_resource_of_nobody_is_not_shown() -> None:
     """There is no variable for it."""
-    assert visible([Device("example.org/gpu", 0)]) == {}
+    assert visible([Device("example.org/gpu", 0)], {}) == {}

@@ -7,7 +7,8 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers.ledger_status import devices_patch
 from deviceshare.domain.objects.devices import Device, Devices, visible, with_uuids
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
-from deviceshare.domain.objects.ledger import LedgerStatus
+from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
+from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.placement import handover
 from deviceshare.domain.placement.handover import Handover, HandoverSetting, decide
 from deviceshare.domain.placement.inventory import Offer
@@ -149,10 +150,16 @@ def test_where_numbers_are_told_claims_name_numbers() -> None:
 
 def test_numbers_mean_nothing_to_a_kind_that_names_uuids() -> None:
     """Such a claim is from before the agent came."""
-    assert handover.unspeakable(gpus(0, 1), {"nvidia": PLUGINS}) == gpus(0, 1)
-    assert handover.unspeakable(gpus(0, 1), {"nvidia": HOSTS}) == ()
-    assert handover.unspeakable(NAMED, {"nvidia": PLUGINS}) == ()
-    assert handover.unspeakable(gpus(0), {"nvidia": "uuid"}) == ()
+
+    def fault(devices: Devices, words: str) -> Reason | None:
+        ledger = NodeDevices(status=LedgerStatus(handover={"nvidia": words}))
+        return handover.handover_fault(ledger, Claim("team", list(devices)))
+
+    found = fault(gpus(0, 1), PLUGINS)
+    assert found and str(found).startswith(f"{GPU} 0 was claimed before its UUID was known")
+    assert fault(gpus(0, 1), HOSTS) is None
+    assert fault(NAMED, PLUGINS) is None
+    assert fault(gpus(0), "uuid") is None
 
 
 def test_a_ledger_forgets_what_no_longer_holds() -> None:

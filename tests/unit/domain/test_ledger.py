@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from deviceshare.domain.answers.ledger_status import summary, with_summary
 from deviceshare.domain.objects import ledger
-from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
-from deviceshare.domain.objects.shares import Share
+from deviceshare.domain.objects.shares import Holder, Share
 from deviceshare.domain.placement.holdings import Holding, reconcile_holdings
 from tests.unit.domain.objects import GPU, a_group, a_ledger, a_pod, free_on, gpus
 
@@ -47,7 +47,7 @@ def test_each_patch_changes_one_claim_and_carries_the_version() -> None:
     """Of two writers one loses; the other's claims stay as they are. The summary is that of the claims written."""
     seen = a_ledger(a=gpus(0), b=gpus(1))
     patches = {
-        "claim": ledger.claim_patch(seen, "uid-of-c", ledger.claim_of(a_group("c").holder, gpus(2, 3))),
+        "claim": ledger.claims_patch(seen, {"uid-of-c": ledger.claim_of(a_group("c").holder, gpus(2, 3))}),
         "mark": ledger.mark_patch(seen, "uid-of-a", "2026-01-01T00:00:00Z"),
         "drop": ledger.drop_patch(seen, "uid-of-a"),
     }
@@ -74,7 +74,7 @@ def test_a_groups_claim_is_written_as_older_replicas_read_it() -> None:
     """Both write the same ledgers while an upgrade is under way; the key is the UID, the rest is for people."""
     seen, holder = a_ledger(), a_group("c").holder
     claim = replace(ledger.claim_of(holder, gpus(0), former=gpus(1)), rebound="now")
-    patch = ledger.claim_patch(seen, holder.uid, claim)
+    patch = ledger.claims_patch(seen, {holder.uid: claim})
     stored = {"group": "c", "devices": [{"resource": GPU, "index": 0}], "former": [{"resource": GPU, "index": 1}]}
     assert patch["spec"]["claims"] == {"uid-of-c": {**stored, "rebound": "now"}}
     [(uid, read)] = applied(seen, patch).claims.items()
@@ -84,9 +84,18 @@ def test_a_groups_claim_is_written_as_older_replicas_read_it() -> None:
 DEVICE_SETS = st.sets(st.builds(Device, st.just(GPU), st.integers(0, 4)), max_size=3).map(
     lambda held: tuple(sorted(held))
 )
-WHOLE = st.builds(
-    Holding, st.sampled_from([A, B, a_group("c").holder]), DEVICE_SETS, DEVICE_SETS, st.just(()), st.just("")
-)
+
+
+BY_NUMBER = NodeDevices().present
+"""As in a ledger that is gone: it has no UUIDs."""
+
+
+def holds(holder: Holder, devices: Devices, former: Devices = ()) -> Holding:
+    """What a group has."""
+    return Holding(holder, ledger.claim_of(holder, devices, former))
+
+
+WHOLE = st.builds(holds, st.sampled_from([A, B, a_group("c").holder]), DEVICE_SETS, DEVICE_SETS)
 SHARED = st.builds(
     lambda name, number, within: a_holding(name, Share("main", GPU, number, percent=30), within=within),
     st.sampled_from(["p", "q"]),
@@ -98,58 +107,62 @@ HOLDINGS = st.lists(WHOLE | SHARED, max_size=8)
 
 def a_holding(pod: str, *shares: Share, within: str = "") -> Holding:
     """What a pod has."""
-    return Holding(a_pod(pod).sharer, tuple(share.device for share in shares), (), shares, within)
+    return Holding(a_pod(pod).sharer, ledger.share_claim_of(a_pod(pod).sharer, shares, within))
 
 
 @given(HOLDINGS)
 def test_evidence_that_contradicts_never_gives_a_device_two_owners(evidence: list[Holding]) -> None:
     """What is left out is told; what is kept was evidenced; the first evidence always counts."""
-    kept, disputed = reconcile_holdings(evidence)
+    kept, disputed = reconcile_holdings(evidence, BY_NUMBER)
     owners: dict[Device, set[str]] = {}
     for holding in kept:
-        for device in (*holding.devices, *holding.former):
-            owners.setdefault(device, set()).add(holding.within or ("pods" if holding.shares else holding.holder.uid))
+        for device in (*holding.claim.devices, *holding.claim.replaced):
+            owners.setdefault(device, set()).add(
+                holding.claim.within or ("pods" if holding.claim.shares else holding.holder.uid)
+            )
     assert all(len(each) == 1 for each in owners.values()), "one group with its pods, or pods without one"
     assert len({holding.holder.uid for holding in kept}) == len(kept)
     for uid in {holding.holder.uid for holding in evidence}:
         accepted = [h for h in evidence if h.holder.uid == uid and h not in disputed]
         joined = [h for h in kept if h.holder.uid == uid]
-        if any(h.shares for h in accepted):
-            alike = [h for h in accepted if h.within == accepted[0].within]
+        if any(h.claim.shares for h in accepted):
+            alike = [h for h in accepted if h.claim.within == accepted[0].claim.within]
             assert _all_devices(joined) == _all_devices(alike), "what a pod may have stays reserved"
-            assert [h.devices for h in joined] == [alike[0].devices], "nothing says that it was replaced"
+            assert [h.claim.devices for h in joined] == [alike[0].claim.devices], "nothing says that it was replaced"
             continue
         assert _all_devices(joined) == _all_devices(accepted)
-        assert [h.devices for h in joined] in ([], *([h.devices] for h in accepted)), "they are somebody's, not mixed"
+        assert [h.claim.devices for h in joined] in ([], *([h.claim.devices] for h in accepted)), (
+            "they are somebody's, not mixed"
+        )
     if evidence:
         assert evidence[0] not in disputed
 
 
 def test_evidence_for_one_device_under_two_names_is_disputed() -> None:
     """`huawei.com/Ascend910` 0 and `huawei.com/Ascend310P` 0 are one device to a container."""
-    one = Holding(A, (Device("huawei.com/Ascend910", 0),))
-    other = Holding(B, (Device("huawei.com/Ascend310P", 0), Device("huawei.com/Ascend310P", 1)))
-    assert reconcile_holdings([one, other]) == ([one], [other])
+    one = holds(A, (Device("huawei.com/Ascend910", 0),))
+    other = holds(B, (Device("huawei.com/Ascend310P", 0), Device("huawei.com/Ascend310P", 1)))
+    assert reconcile_holdings([one, other], BY_NUMBER) == ([one], [other])
 
 
 def _all_devices(holdings: list[Holding]) -> set[Device]:
-    return {device for holding in holdings for device in (*holding.devices, *holding.former)}
+    return {device for holding in holdings for device in (*holding.claim.devices, *holding.claim.replaced)}
 
 
 def test_a_rebind_under_way_leaves_the_devices_that_nobody_gave_up() -> None:
     """A pod that was told of the new ones has the old ones as former; one that wasn't told yet is behind."""
-    behind, ahead = Holding(A, gpus(0, 1)), Holding(A, gpus(0, 2), former=gpus(1))
+    behind, ahead = holds(A, gpus(0, 1)), holds(A, gpus(0, 2), former=gpus(1))
     for evidence in ([behind, ahead], [ahead, behind]):
-        assert reconcile_holdings(evidence) == ([Holding(A, gpus(0, 2), former=gpus(1))], [])
+        assert reconcile_holdings(evidence, BY_NUMBER) == ([holds(A, gpus(0, 2), former=gpus(1))], [])
 
 
 def test_a_rebind_of_a_share_under_way_leaves_the_parts_that_nobody_gave_up() -> None:
     """Whichever evidence comes first; the others are on record as former ones."""
     old, new = Share("main", GPU, 0, percent=30), Share("main", GPU, 1, percent=30)
     both = tuple(sorted((new, replace(old, former=True))))
-    behind, ahead = a_holding("p", old), Holding(a_pod("p").sharer, gpus(1), gpus(0), both)
+    behind, ahead = a_holding("p", old), a_holding("p", *both)
     for evidence in ([behind, ahead], [ahead, behind]):
-        assert reconcile_holdings(evidence) == ([ahead], [])
+        assert reconcile_holdings(evidence, BY_NUMBER) == ([ahead], [])
     assert ahead.claim.shares == list(both)
 
 
@@ -165,7 +178,7 @@ def test_cards_that_had_one_number_in_different_boots_are_two(known: bool) -> No
     """Each is its holder's, whether or not hardware is known; a number may be either's, so it is disputed."""
     parts = [Part(GPU, 0, "GPU-b"), Part(GPU, 1, "GPU-a")] if known else []
     seen = NodeDevices(status=LedgerStatus(hardware=Hardware(devices=parts)))
-    before, after = (Holding(a_group(name).holder, (Device(GPU, 0, f"GPU-{name}"),)) for name in "ab")
-    by_number, again = Holding(a_group("c").holder, gpus(0)), Holding(a_group("d").holder, (Device(GPU, 3, "GPU-a"),))
+    before, after = (holds(a_group(name).holder, (Device(GPU, 0, f"GPU-{name}"),)) for name in "ab")
+    by_number, again = holds(a_group("c").holder, gpus(0)), holds(a_group("d").holder, (Device(GPU, 3, "GPU-a"),))
     kept, disputed = reconcile_holdings([before, after, by_number, again], seen.present)
     assert (kept, disputed) == ([before, after], [by_number, again])

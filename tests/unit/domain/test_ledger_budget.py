@@ -151,10 +151,10 @@ def test_an_older_claim_is_read_and_written_anew_in_the_short_form() -> None:
     document["spec"]["claims"][UID] = {"pod": "ns/s", "shares": msgspec.to_builtins(old.shares)}
     read = msgspec.convert(document, NodeDevices)
     assert read.claims[UID] == old
-    after = merge_patch(document, ledger.claim_patch(read, UID, replace(old, rebound="again")))
+    after = merge_patch(document, ledger.claims_patch(read, {UID: replace(old, rebound="again")}))
     assert after["spec"]["claims"][UID].keys() == {"pod", "parts", "rebound"}
     assert msgspec.convert(after, NodeDevices).claims[UID].shares == old.shares
-    fewer = merge_patch(after, ledger.claim_patch(a_ledger({UID: old}), UID, a_claim("ns/s", a_share(0))))
+    fewer = merge_patch(after, ledger.claims_patch(a_ledger({UID: old}), {UID: a_claim("ns/s", a_share(0))}))
     assert fewer["spec"]["claims"][UID].keys() == {"pod", "shares", "rebound"}
 
 

@@ -126,15 +126,15 @@ def test_former_devices_stay_reserved() -> None:
 
 def test_containers_are_told_uuids_where_all_are_known() -> None:
     """A list of both would mean something else to the runtime after a reboot."""
-    assert visible(cards((0, "GPU-a"), (1, "GPU-b"))) == {"deviceshare.io/nvidia-visible-devices": "GPU-a,GPU-b"}
-    assert visible((*cards((0, "GPU-a")), *gpus(1))) == {"deviceshare.io/nvidia-visible-devices": "0,1"}
+    assert visible(cards((0, "GPU-a"), (1, "GPU-b")), {}) == {"deviceshare.io/nvidia-visible-devices": "GPU-a,GPU-b"}
+    assert visible((*cards((0, "GPU-a")), *gpus(1)), {}) == {"deviceshare.io/nvidia-visible-devices": "0,1"}
 
 
 @given(st.sets(st.integers(0, 20)), st.booleans())
 def test_what_a_pod_was_told_can_be_read_back(indices: set[int], named: bool) -> None:
     """Repair makes claims again from it."""
     devices = tuple(Device(GPU, index, f"GPU-{index}" if named else "") for index in sorted(indices))
-    assert with_uuids(tuple(Device(GPU, index) for index in sorted(indices)), visible(devices)) == devices
+    assert with_uuids(tuple(Device(GPU, index) for index in sorted(indices)), visible(devices, {})) == devices
 
 
 def test_a_report_is_read_as_it_is_written() -> None:

@@ -38,10 +38,10 @@ def test_the_lists_are_those_of_a_look_at_all_nodes(
                 nodes[name] = labels, value
             continue
         expected = looked_at(nodes, step)
-        found = {value: list(names) for value, names in alike.names(step).items()}
+        found = {value: list(names) for value, names in alike.of(step).names.items()}
         assert found == expected
-        assert alike.every(step) == {name for names in expected.values() for name in names}
-        assert seen.setdefault((str(sorted(step.items())), alike.version(step)), expected) == expected
+        assert alike.of(step).every == {name for names in expected.values() for name in names}
+        assert seen.setdefault((str(sorted(step.items())), alike.of(step).version), expected) == expected
     assert len(alike) == len(nodes)
 
 
@@ -49,8 +49,8 @@ def test_selectors_that_nobody_asks_for_any_more_are_forgotten() -> None:
     """Else whoever makes groups could fill the memory; one that is forgotten gets a new version."""
     alike: NodesAlike[str] = NodesAlike()
     alike.put("n1", {"zone": "a"}, "full")
-    before = alike.version({"zone": "a"})
-    assert alike.version({"zone": "a"}) == before
+    before = alike.of({"zone": "a"}).version
+    assert alike.of({"zone": "a"}).version == before
     for number in range(node_indexes.KEPT):
-        alike.names({"zone": str(number)})
-    assert alike.version({"zone": "a"}) != before
+        alike.of({"zone": str(number)})
+    assert alike.of({"zone": "a"}).version != before

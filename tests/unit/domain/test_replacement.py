@@ -108,7 +108,7 @@ def test_what_was_former_stays_former() -> None:
 def test_a_pod_is_told_what_its_claim_holds_and_keeps_a_record_of_what_it_had() -> None:
     """All that it ever had, since any of its containers may hold it."""
     claim = Claim("a", [gpu(3)], former=[gpu(0), gpu(1)])
-    change = replacement.annotation_changes(a_pod((gpu(1),), (gpu(0),)), a_node(a=claim), claim)
+    change = replacement.pod_changes(a_pod((gpu(1),), (gpu(0),)), a_node(a=claim), claim)
     assert change[vendors.NVIDIA.annotation] == "GPU-3"
     assert change[vendors.AMD.annotation] is None
     former = json.loads(change[contract.FORMER_DEVICES] or "")
@@ -118,8 +118,8 @@ def test_a_pod_is_told_what_its_claim_holds_and_keeps_a_record_of_what_it_had() 
 def test_a_pod_that_knows_already_is_left_alone() -> None:
     """And so is one that has what the claim doesn't reserve."""
     claim = Claim("a", [gpu(3)], former=[gpu(0)])
-    assert replacement.annotation_changes(a_pod((gpu(3),), (gpu(0),)), a_node(a=claim), claim) == {}
-    assert replacement.annotation_changes(a_pod((gpu(1),)), a_node(a=claim), claim) == {}
+    assert replacement.pod_changes(a_pod((gpu(3),), (gpu(0),)), a_node(a=claim), claim) == {}
+    assert replacement.pod_changes(a_pod((gpu(1),)), a_node(a=claim), claim) == {}
 
 
 def by_cdi(ledger: NodeDevices) -> NodeDevices:
@@ -131,11 +131,11 @@ def test_a_pod_that_got_its_devices_by_cdi_keeps_them() -> None:
     """A container that restarts gets what the sandbox's annotations named: to rewrite them would be a lie."""
     claim = Claim("a", [gpu(0), gpu(3)], former=[gpu(1)])
     pod, node = a_pod((gpu(0), gpu(1)), handover=CDI), by_cdi(a_node(a=claim))
-    change = replacement.annotation_changes(pod, node, claim)
+    change = replacement.pod_changes(pod, node, claim)
     assert change.keys() == {contract.FORMER_DEVICES}
     assert [device["uuid"] for device in json.loads(change[contract.FORMER_DEVICES] or "")] == ["GPU-1"]
     assert not replacement.is_current(pod, node, claim)
-    assert not replacement.is_group_settled(pod, node, claim)
+    assert not replacement.is_settled(pod, node, claim)
 
 
 def test_what_it_keeps_is_written_down_once_and_stays_reserved() -> None:
@@ -143,9 +143,9 @@ def test_what_it_keeps_is_written_down_once_and_stays_reserved() -> None:
     claim = Claim("a", [gpu(0), gpu(3)], former=[gpu(1)])
     pod = a_pod((gpu(0), gpu(1)), (gpu(1),), handover=CDI)
     for node in (by_cdi(a_node(a=claim)), a_node(a=claim)):
-        assert replacement.annotation_changes(pod, node, claim) == {}
+        assert replacement.pod_changes(pod, node, claim) == {}
         assert not replacement.is_current(pod, node, claim)
-        assert replacement.is_group_settled(pod, node, claim)
+        assert replacement.is_settled(pod, node, claim)
         assert replacement.covers(node, claim, pod.received)
     assert replacement.still_held(claim, [pod]) == (gpu(1),)
 

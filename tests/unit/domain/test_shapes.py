@@ -91,15 +91,15 @@ def test_a_fleet_answers_as_one_that_has_kept_nothing(seed: int) -> None:
 
 def test_shapes_that_no_node_has_are_forgotten() -> None:
     """A cluster of pods with shares makes new ones for as long as it runs, and each share asks about all of them."""
-    known = shapes.Shapes()
+    known = shapes.Situations()
     for percent in range(1, 100):
-        known.put("n1", Shape(None, (), (), frozenset(), rooms=(Room(GPU, 0, percent),)))
+        known.put("n1", None, Shape(None, (), (), frozenset(), rooms=(Room(GPU, 0, percent),)))
         request = asking(Need("main", percent=percent % 50 + 1))
-        assert bool(known.filter(request, ["n1"], None)[0]) == (percent % 50 < percent)
+        assert bool(known.filter(request, ["n1"])[0]) == (percent % 50 < percent)
         assert known.preferences(request, ["n1"])["n1"] in ((0, 0), (percent, 0))
     assert len(known._kept) == shapes.KEPT
     assert all(len(found.obstacles) <= 1 and len(found.preferences) <= 1 for found in known._kept.values())
-    known.put("n1", None)
+    known.put("n1", None, None)
     for table in (known._whole, known._outlines):
         assert not (table.of or table._same or table._nodes)
 
@@ -133,15 +133,15 @@ def test_who_asks_for_dozens_of_parts_keeps_nobody_waiting(monkeypatch: pytest.M
 
     monkeypatch.setattr(allocation._Search, "_step", counted)
     names = [f"n{number}" for number in range(60)]
-    known, chance = shapes.Shapes(), random.Random(1)
+    known, chance = shapes.Situations(), random.Random(1)
     for name in names:
         rooms = sorted(Room(GPU, 81920, 100 * (81920 - 1024 * chance.randrange(30))) for _ in range(8))
-        known.put(name, Shape(None, (), (), frozenset(), rooms=tuple(rooms)))
+        known.put(name, None, Shape(None, (), (), frozenset(), rooms=tuple(rooms)))
     hostile = asking(*(Need(f"c{number}", percent=chance.choice((37, 41, 43, 29, 23))) for number in range(24)))
     undecided = []
     for _ in range(10):
         looked.clear()
-        fits, refused = known.filter(hostile, names, None)
+        fits, refused = known.filter(hostile, names)
         assert len(looked) <= shapes.EFFORT + len(names)
         undecided.append(len(refused.get(allocation.NOT_COMPARED, [])))
         looked.clear()
@@ -156,9 +156,9 @@ def test_who_asks_for_dozens_of_parts_keeps_nobody_waiting(monkeypatch: pytest.M
 def test_a_node_that_a_call_did_not_get_to_has_its_preference_from_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """That it had none is no answer to keep."""
     monkeypatch.setattr(shapes, "EFFORT", 2)
-    known, two = shapes.Shapes(), asking(Need("a", percent=30), Need("b", percent=20))
+    known, two = shapes.Situations(), asking(Need("a", percent=30), Need("b", percent=20))
     for name, free in (("n1", 100), ("n2", 90)):
-        known.put(name, Shape(None, (), (), frozenset(), rooms=(Room(GPU, 0, free),)))
+        known.put(name, None, Shape(None, (), (), frozenset(), rooms=(Room(GPU, 0, free),)))
     assert known.preferences(two, ["n1", "n2"]) == {"n1": (100, 0), "n2": (0, 0)}
     assert known.preferences(two, ["n2"]) == {"n2": (90, 0)}
 

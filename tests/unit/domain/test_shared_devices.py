@@ -138,7 +138,7 @@ def test_a_claim_of_shares_is_read_as_it_was_written(pods: dict[str, list[Share]
     assert patch["metadata"] == {"resourceVersion": "7"}
     assert msgspec.convert(patch["spec"], LedgerSpec).claims == claims
     for uid, claim in claims.items():
-        assert ledger.claim_patch(seen({}), uid, claim)["spec"]["claims"][uid] == patch["spec"]["claims"][uid]
+        assert ledger.claims_patch(seen({}), {uid: claim})["spec"]["claims"][uid] == patch["spec"]["claims"][uid]
         assert claim.holder(uid) == a_pod(claim.pod.removeprefix("ns/")).sharer
 
 

@@ -170,9 +170,7 @@ class RebindWorld(HistoryWorld):
         assert ledger is not None
         claim, pods = ledger.claims[uid], self._pods(node, uid)
         for pod in pods:
-            assert replacement.is_group_settled(pod, ledger, claim), (
-                "every pod is told at last what its group's claim holds"
-            )
+            assert replacement.is_settled(pod, ledger, claim), "every pod is told at last what its group's claim holds"
         held = {number for pod in pods for number in self.received[pod.metadata.uid]}
         assert {device.index for device in claim.former} <= held, "nothing stays reserved that nobody has"
 

@@ -172,7 +172,7 @@ class ShareRebindWorld(RebindWorld, SharingWorld):
         if claim.pod:
             assert list(pod.shares) == sorted(claim.shares), "every pod is told at last what its claim has"
         else:
-            assert replacement.is_group_settled(pod, ledger, claim), "and what its group's has"
+            assert replacement.is_settled(pod, ledger, claim), "and what its group's has"
 
 
 def _part(share: Share) -> Part:
