@@ -38,11 +38,10 @@ from deviceshare.metrics import Metrics, ServerMetrics
 from deviceshare.run import cluster_metrics, memory
 from deviceshare.run.settings import ON, Settings
 from deviceshare.web import admission, extender, ui
-from deviceshare.web.admission import Admission
+from deviceshare.web.admission import Admission, namespace_of
 from deviceshare.web.extender import Extender
 from deviceshare.web.origins import OwnNames
 from deviceshare.web.probes import Check, probe_routes
-from deviceshare.web.review import namespace_of
 from deviceshare.web.server import Server
 from deviceshare.web.ui import Snapshots
 
