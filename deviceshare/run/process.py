@@ -40,7 +40,6 @@ from deviceshare.run.settings import ON, Settings
 from deviceshare.web import admission, extender, ui
 from deviceshare.web.admission import Admission, namespace_of
 from deviceshare.web.extender import Extender
-from deviceshare.web.origins import OwnNames
 from deviceshare.web.probes import Check, probe_routes
 from deviceshare.web.server import Server
 from deviceshare.web.ui import Snapshots
@@ -281,10 +280,9 @@ class Process:
 
     def _build_extender(self) -> Server:
         settings, mirrors, files = self._settings, self._mirrors, self._settings.extender_tls
-        own_names = None if files else OwnNames(settings.extender_bind.host)
         serving = Extender(
             *(self._fleet, mirrors.groups, self._binder, self._fault, self._guard),
-            own_names=own_names,
+            own_name=None if files else settings.extender_bind.host,
             # Its kube-scheduler may be a release older than the API server.
             since_1_21=lambda: (self._pulse.version or (1, 20)) >= (1, 22),
         )

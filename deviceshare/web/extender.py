@@ -19,8 +19,7 @@ from deviceshare.domain.placement.join_obstacles import missing, pod_obstacle, r
 from deviceshare.domain.placement.shapes import Filtered
 from deviceshare.loops.ports import ApiError, Mirror
 from deviceshare.loops.protocol.bind import Refused
-from deviceshare.web.messages import JSON, Handler, HttpRequest, Response, Route
-from deviceshare.web.origins import LOOPBACK, OwnNames, check_json, check_origin
+from deviceshare.web.messages import JSON, Handler, HttpRequest, Response, Route, check_json, check_origin
 from deviceshare.web.quoting import quoted
 
 # Questions and answers of the scheduler extender protocol, JSON with Go's capitalised keys.
@@ -64,18 +63,19 @@ class MetaVictims(Struct, frozen=True):
     disruptions: int = field(default=0, name="NumPDBViolations")
 
 
-class VictimMetadata(Struct, frozen=True):
-    uid: str
+class _Metadata(Struct, frozen=True):
+    name: str
+    uid: str = ""
 
 
-class Victim(Struct, frozen=True):
-    """The part of a whole pod that `MetaPod` has."""
+class _Whole(Struct, frozen=True):
+    """The part of a whole node or pod that is read."""
 
-    metadata: VictimMetadata
+    metadata: _Metadata
 
 
 class Victims(Struct, frozen=True):
-    pods: list[Victim] | None = field(default=None, name="Pods")
+    pods: list[_Whole] | None = field(default=None, name="Pods")
     disruptions: int = field(default=0, name="NumPDBViolations")
 
     @property
@@ -98,19 +98,11 @@ class Preemption(Struct, frozen=True, rename="pascal"):
         return {node: victims.meta for node, victims in (self.node_name_to_victims or {}).items()}
 
 
-class _NamedMetadata(Struct, frozen=True):
-    name: str
-
-
-class _Named(Struct, frozen=True):
-    metadata: _NamedMetadata
-
-
 # Each raises msgspec.DecodeError, which names the position in the JSON.
 ARGUMENTS: Final = ObjectDecoder(Arguments)
 BINDING: Final = ObjectDecoder(Binding)
 PREEMPTION: Final = ObjectDecoder(Preemption)
-_NAMED: Final = ObjectDecoder(_Named)
+_WHOLE: Final = ObjectDecoder(_Whole)
 
 
 def named_nodes(arguments: Arguments) -> tuple[Sequence[str], dict[str, Raw] | None]:
@@ -122,7 +114,7 @@ def named_nodes(arguments: Arguments) -> tuple[Sequence[str], dict[str, Raw] | N
     if arguments.node_names is not None:
         return arguments.node_names, None
     items = arguments.nodes.items if arguments.nodes else None
-    whole = {_NAMED.decode(item).metadata.name: item for item in items or ()}
+    whole = {_WHOLE.decode(item).metadata.name: item for item in items or ()}
     return list(whole), whole
 
 
@@ -197,7 +189,8 @@ class Extender:
     fault: Callable[[], str]
     """Why no pod may be placed now, such as STARTING; "" while nothing is in the way."""
     guard: PodGuard = PodGuard()  # noqa: RUF009 it is never changed
-    own_names: OwnNames | None = LOOPBACK
+    own_name: str | None = ""
+    """See `check_origin`."""
     since_1_21: Callable[[], bool] = lambda: False
     """Whether kube-scheduler is of 1.21 or later, for certain."""
 
@@ -275,7 +268,7 @@ class Extender:
         """Answers malformed JSON with 400 and its position, and refuses requests forged through browsers."""
 
         async def handler(request: HttpRequest) -> Response:
-            check_origin(request, self.own_names)
+            check_origin(request, self.own_name)
             check_json(request)
             try:
                 return await answer(request.body)

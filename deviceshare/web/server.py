@@ -13,7 +13,7 @@ import httptools
 import structlog
 
 from deviceshare.metrics import ServerMetrics
-from deviceshare.web.crowd import AddressTurns, Crowd, CrowdBounds, Listener
+from deviceshare.web.crowd import AddressTurns, Crowd, Listener
 from deviceshare.web.messages import Handler, Headers, HttpRequest, Refusal, Response, Route, plain
 from deviceshare.web.quoting import Repeats, quoted
 
@@ -108,11 +108,6 @@ class ServedConnection(asyncio.Protocol):
             self.transport.abort()
         elif self._handshake is not None:
             self._handshake.cancel()
-
-    @property
-    def closing(self) -> bool:
-        """Whether nothing more can be sent."""
-        return self.transport is None or self.transport.is_closing()
 
     def finish(self) -> asyncio.Task[None] | None:
         """Ends the connection with the answer under way; its task."""
@@ -416,7 +411,7 @@ class Server:
         self.draining = False
         self.open = set[ServedConnection]()
         request = max_body + max_body // 8 + _REQUEST
-        self.crowd = Crowd(CrowdBounds(connections, request, max(at_once or 8 * max_body, request), per_address))
+        self.crowd = Crowd(connections, request, max(at_once or 8 * max_body, request), per_address)
         self._routes = {(each.method, each.path): (each.path.strip("/") or "root", each.handler) for each in routes}
         self._flag, self._host, self._port, self._tls = flag or f"--{name}-bind", host, port, tls is not None
         self._listener = Listener(

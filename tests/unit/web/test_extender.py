@@ -465,7 +465,7 @@ async def test_the_scheduler_may_call_the_extender_by_any_name_of_loopback(host:
 
 async def test_behind_client_certificates_the_extender_answers_to_its_services_name() -> None:
     """Which the scheduler has checked, and which no browser comes by."""
-    extender = Extender(fleet({"a": 4}), FixedMirror(group()), RecordingBinder(), lambda: "", own_names=None)
+    extender = Extender(fleet({"a": 4}), FixedMirror(group()), RecordingBinder(), lambda: "", own_name=None)
     headers = JSON | {"Host": "deviceshare-extender.deviceshare-system.svc"}
     body = json.dumps({"Pod": pod(), "NodeNames": ["a"]})
     async with served(extender) as client, client.post("/filter", data=body, headers=headers) as answer:
