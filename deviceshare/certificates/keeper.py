@@ -30,18 +30,14 @@ class Configuration(Struct, frozen=True):
     kind: Kind[WebhookConfiguration]
     found: WebhookConfiguration
 
-    def holds(self, bundle: str) -> bool:
-        """Whether each of its webhooks has exactly this bundle, as base64."""
-        return all(webhook.get("clientConfig", {}).get("caBundle", "") == bundle for webhook in self.found.webhooks)
+    @property
+    def bundles(self) -> set[str]:
+        """What its webhooks have, as base64."""
+        return {webhook.get("clientConfig", {}).get("caBundle", "") for webhook in self.found.webhooks}
 
     def certificates(self) -> set[str]:
         """All certificates in its bundles, in PEM."""
-        bundles = {webhook.get("clientConfig", {}).get("caBundle", "") for webhook in self.found.webhooks}
-        return {certificate for bundle in bundles for certificate in issuance.split(_decode(bundle))}
-
-    @property
-    def version(self) -> str:
-        return self.found.metadata.resource_version
+        return {certificate for bundle in self.bundles for certificate in issuance.split(_decode(bundle))}
 
 
 def encode(authorities: Sequence[str]) -> str:
@@ -86,10 +82,6 @@ OURS: Final = f"{PREFIX}certificate-authority"
 ROTATE: Final = f"{PREFIX}rotate"
 """`kubectl annotate secret NAME deviceshare.io/rotate=now` requests a new CA; any value will do."""
 PREVIOUS_UNTIL: Final = f"{PREFIX}previous-until"
-
-
-def ours(secret: Secret) -> bool:
-    return OURS in secret.metadata.labels
 
 
 def decode(secret: Secret) -> Trust:
@@ -233,7 +225,7 @@ class Keeper:
         """One round, with at most one write to each object; returns after how many seconds the next is due."""
         configurations = await read(self._cluster, self._names.configuration)
         secret = await find(self._cluster, SECRETS, self._names.secret, self._names.namespace)
-        if secret is not None and not ours(secret):
+        if secret is not None and OURS not in secret.metadata.labels:
             self._report_foreign(secret)
             return self._pace.look
         self._trust = trust = decode(secret) if secret else Trust()
@@ -247,32 +239,34 @@ class Keeper:
 
     async def _keep(self, trust: Trust, secret: Secret | None, configurations: Sequence[Configuration]) -> bool:
         """Writes what is due; returns whether the Secret has changed, so that everything has to be read again."""
+        now, lifetimes = self._now(), self._pace.lifetimes
         patience = 0.0 if self._leading() else self._pace.standby
         bundle = encode(trust.bundle)
-        complete = all(configuration.holds(bundle) for configuration in configurations)
+        incomplete = [configuration for configuration in configurations if configuration.bundles - {bundle}]
         steady = self._steady(secret, configurations)
         wanted = advance(
             trust,
             trusted={each for configuration in configurations for each in configuration.certificates()},
-            settled=complete and steady >= self._pace.settle + patience,
-            now=self._now(),
-            new=self._new_authority,
-            lifetimes=self._pace.lifetimes,
+            settled=not incomplete and steady >= self._pace.settle + patience,
+            now=now,
+            new=lambda: issuance.new_authority(
+                "deviceshare-ca", now=now, lifetime=lifetimes.authority, skew=lifetimes.skew
+            ),
+            lifetimes=lifetimes,
         )
         if steady < patience:
             return False
         if wanted != trust:
             await self._write_secret(secret, wanted)
             return True
-        for configuration in configurations:
-            if not configuration.holds(bundle):
-                await write(self._cluster, configuration, bundle)
+        for configuration in incomplete:
+            await write(self._cluster, configuration, bundle)
         return False
 
     def _steady(self, secret: Secret | None, configurations: Sequence[Configuration]) -> float:
         """For how many seconds neither the Secret nor the configurations have changed."""
         version = secret.metadata.resource_version if secret else ""
-        seen = (version, [configuration.version for configuration in configurations])
+        seen = (version, [each.found.metadata.resource_version for each in configurations])
         if seen != self._seen:
             self._seen, self._seen_since = seen, self._clock()
         return self._clock() - self._seen_since
@@ -296,12 +290,6 @@ class Keeper:
         self._serve(issued.certificate, issued.key)
         self.served = Served(authority.certificate, issued.validity)
         log.info("Renewed the certificate", notAfter=issued.validity.not_after.isoformat())
-
-    def _new_authority(self) -> Authority:
-        lifetimes = self._pace.lifetimes
-        return issuance.new_authority(
-            "deviceshare-ca", now=self._now(), lifetime=lifetimes.authority, skew=lifetimes.skew
-        )
 
     async def _write_secret(self, secret: Secret | None, trust: Trust) -> None:
         name, namespace = self._names.secret, self._names.namespace
