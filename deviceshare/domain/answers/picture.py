@@ -236,7 +236,7 @@ def _group(fleet: Fleet, group: Group, pods: list[Pod], bound: Reason, there: Co
         phase=group.status.phase or PENDING,
         node=group.node,
         wants=group.spec.resources,
-        devices=group_status.selected_devices(group, fleet),
+        devices=group_status.selected_devices(group, fleet.ledger(group.node)),
         pods=users,
         waiting=sum(pod.pending and not pod.gates for pod in pods),
         gated=sum(bool(pod.gates) for pod in pods),

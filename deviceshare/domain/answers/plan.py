@@ -6,8 +6,6 @@ for kube-scheduler; what else it weighs (CPU, memory, other pods) is left out.
 """
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -28,8 +26,6 @@ from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import invalid, pod_obstacle, request_of
 from deviceshare.domain.wording import listed
-
-NOBODY: Final[Mapping[str, Pod]] = MappingProxyType({})
 
 
 class Placement(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -87,7 +83,7 @@ class Plan(Struct, frozen=True, rename="camel"):
 class Planner:
     """Places pods on a fleet, which changes with each."""
 
-    def __init__(self, fleet: Fleet, groups: Mapping[str, Group], present: Mapping[str, Pod] = NOBODY) -> None:
+    def __init__(self, fleet: Fleet, groups: Mapping[str, Group], present: Mapping[str, Pod]) -> None:
         """`groups`: all that exist then, by name; those that live somewhere already stay there, as do pods `present`.
 
         `present` are the cluster's pods by `namespace/name`.

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import ContainerPart, PodPart, container_parts, named, parts
@@ -96,7 +97,10 @@ def verdicts(fleet: Fleet, request: Request, fault: Reason | None = None, pod: P
     """
     scores, reasons = candidates(fleet, request, fault, pod)
     of = _of_share if request.share and (fleet.home(request) or not request.resources) else _of_devices
-    found = [of(fleet, request, name, reasons.get(name), scores.get(name)) for name in fleet.names()]
+    found = []
+    for name in fleet.names():
+        why = reasons.get(name)
+        found.append(of(fleet, request, NodeVerdict(name, not why, str(why or ""), why, scores.get(name))))
 
     def rank(verdict: NodeVerdict) -> tuple[bool, int, bool, int, int, str]:
         rooms = () if request.resources else fleet.rooms(verdict.node)
@@ -107,17 +111,13 @@ def verdicts(fleet: Fleet, request: Request, fault: Reason | None = None, pod: P
     return sorted(found, key=rank)
 
 
-def _of_devices(fleet: Fleet, request: Request, name: str, reason: Reason | None, score: int | None) -> NodeVerdict:
+def _of_devices(fleet: Fleet, request: Request, verdict: NodeVerdict) -> NodeVerdict:
     """For a group, which gets whole devices."""
-    wants, available = request.resources, fleet.available(name)
+    wants, name, available = request.resources, verdict.node, fleet.available(verdict.node)
     free = Counter(device.resource for device in available.devices)
-    chosen = () if reason or request.node else allocation.choose(request, available) or ()
-    return NodeVerdict(
-        name,
-        not reason,
-        str(reason or ""),
-        reason,
-        score,
+    chosen = () if request.node or not verdict.fits else allocation.choose(request, available) or ()
+    return replace(
+        verdict,
         would_get=selected(chosen),
         why_these=allocation.topology_reason(chosen, available.links),
         lacks=sum(max(count - free[resource], 0) for resource, count in wants.items()),
@@ -129,17 +129,14 @@ def _of_devices(fleet: Fleet, request: Request, name: str, reason: Reason | None
     )
 
 
-def _of_share(fleet: Fleet, request: Request, name: str, reason: Reason | None, score: int | None) -> NodeVerdict:
-    within, states, wants = request.within, fleet.states(name), request.share
+def _of_share(fleet: Fleet, request: Request, verdict: NodeVerdict) -> NodeVerdict:
+    name, within, wants = verdict.node, request.within, request.share
+    states = fleet.states(name)
     mine = held_by(states, within) if within else [each for each in states if each.device.resource in wants.of]
     rooms = dict(fleet.rooms(name, within))
-    shares = () if reason else chosen_shares(fleet, request, name)
-    return NodeVerdict(
-        name,
-        not reason,
-        str(reason or ""),
-        reason,
-        score,
+    shares = chosen_shares(fleet, request, name) if verdict.fits else ()
+    return replace(
+        verdict,
         would_get=selected({share.device for share in shares}),
         shares=container_parts(shares),
         why_these=_WHY_THESE.get(request.strategy, _WHY_THESE["binpack"]) if shares else "",
