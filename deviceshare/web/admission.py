@@ -61,9 +61,7 @@ class BadReview(Exception):
     """The body is not an AdmissionReview that can be answered; the text tells the client why."""
 
 
-class GroupVersionKind(Struct, frozen=True):
-    group: str = ""
-    version: str = ""
+class ReviewedKind(Struct, frozen=True):
     kind: str = ""
 
 
@@ -82,7 +80,7 @@ class ReviewRequest(Struct, frozen=True, rename="camel"):
     """One request under review. The objects stay undecoded: most don't concern deviceshare."""
 
     uid: str
-    kind: GroupVersionKind = GroupVersionKind()
+    kind: ReviewedKind = ReviewedKind()
     sub_resource: str = ""
     operation: str = ""
     namespace: str = ""

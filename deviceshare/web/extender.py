@@ -50,19 +50,6 @@ class Binding(Struct, frozen=True):
     node: str = field(name="Node")
 
 
-class MetaPod(Struct, frozen=True):
-    """A pod that would be evicted, by its UID."""
-
-    uid: str = field(name="UID")
-
-
-class MetaVictims(Struct, frozen=True):
-    """The pods that would be evicted on one node, by UID."""
-
-    pods: list[MetaPod] | None = field(default=None, name="Pods")
-    disruptions: int = field(default=0, name="NumPDBViolations")
-
-
 class _Metadata(Struct, frozen=True):
     name: str
     uid: str = ""
@@ -75,12 +62,16 @@ class _Whole(Struct, frozen=True):
 
 
 class Victims(Struct, frozen=True):
+    """The pods that would be evicted on one node."""
+
     pods: list[_Whole] | None = field(default=None, name="Pods")
     disruptions: int = field(default=0, name="NumPDBViolations")
 
     @property
-    def meta(self) -> MetaVictims:
-        return MetaVictims([MetaPod(victim.metadata.uid) for victim in self.pods or ()], self.disruptions)
+    def meta(self) -> Raw:
+        """The same by UID, as kube-scheduler takes it back."""
+        pods = [{"UID": victim.metadata.uid} for victim in self.pods or ()]
+        return Raw(msgspec.json.encode({"Pods": pods, "NumPDBViolations": self.disruptions}))
 
 
 class Preemption(Struct, frozen=True, rename="pascal"):
@@ -88,11 +79,11 @@ class Preemption(Struct, frozen=True, rename="pascal"):
 
     pod: Pod
     node_name_to_victims: dict[str, Victims] | None = None
-    node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+    node_name_to_meta_victims: dict[str, Raw] | None = None
 
     @property
-    def victims(self) -> dict[str, MetaVictims]:
-        """By node; whole pods come where `nodeCacheCapable` is false."""
+    def victims(self) -> dict[str, Raw]:
+        """By node, as they are sent back; whole pods come where `nodeCacheCapable` is false."""
         if self.node_name_to_meta_victims is not None:
             return self.node_name_to_meta_victims
         return {node: victims.meta for node, victims in (self.node_name_to_victims or {}).items()}
@@ -138,7 +129,7 @@ def filter_result(
     return msgspec.json.encode(answer)
 
 
-def preemption_result(victims: Mapping[str, MetaVictims]) -> bytes:
+def preemption_result(victims: Mapping[str, Raw]) -> bytes:
     """The answer to preempt: pods may be evicted on these nodes only; with no nodes, none is."""
     return msgspec.json.encode({"NodeNameToMetaVictims": victims})
 

@@ -11,7 +11,7 @@ ACK: https://www.alibabacloud.com/help/en/ack/ack-managed-and-ack-dedicated/user
 
 from collections.abc import Collection
 from fractions import Fraction
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -48,18 +48,11 @@ MARKERS: Final = {HAMI: tuple(_HAMI_PARTS)[:1], KAI: (_KAI_FRACTION, _KAI_MEMORY
 """By system, what is in every pod that asks in its words."""
 
 
-class Translation(NamedTuple):
-    """A pod in deviceshare's words."""
+def translated(pod: Draft, dialects: Systems, unsupported: str) -> tuple[Draft, list[Json], list[str], str]:
+    """The pod in deviceshare's words, the patch (RFC 6902) that makes the author's one so, its warnings, and its fault.
 
-    pod: Draft
-    patch: tuple[Json, ...] = ()
-    """What makes the author's pod this one (RFC 6902)."""
-    warnings: tuple[str, ...] = ()
-    fault: str = ""
-
-
-def translated(pod: Draft, dialects: Systems, unsupported: str) -> Translation:
-    """The pod with what it asks for in the words of the systems that are served; unchanged where it is in our own."""
+    Unchanged where it asks in none of the words of the systems that are served.
+    """
     work = _Work(pod)
     if GPUSHARE in dialects:
         work.gpushare()
@@ -68,7 +61,7 @@ def translated(pod: Draft, dialects: Systems, unsupported: str) -> Translation:
     if KAI in dialects:
         work.kai()
     fault = work.fault or ("; ".join(work.lacking) if unsupported == REFUSE else "")
-    return Translation(work.pod, tuple(work.patch), (*work.warnings, *work.lacking), fault)
+    return work.pod, work.patch, [*work.warnings, *work.lacking], fault
 
 
 class _Work:

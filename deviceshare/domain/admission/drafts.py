@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import share_wishes, shares
 from deviceshare.domain.objects.groups import name_fault
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.quantities import amount, is_some
 from deviceshare.domain.objects.shares import DIALECTS, NO_SHARE, SYSTEMS, ShareRequest, is_annotation, share_request
@@ -155,10 +156,6 @@ class Draft(Struct, frozen=True, rename="camel"):
     metadata: DraftMeta = field(default_factory=DraftMeta)
     spec: DraftSpec = field(default_factory=DraftSpec)
 
-    def concern(self, dialects: Systems) -> "Concern | None":
-        """See `concern_of`."""
-        return concern_of(self.metadata.labels, self.metadata.annotations, self.spec.share, dialects)
-
     def misspelt(self, dialects: Systems) -> str:
         """Which of deviceshare's names its author misspelt, and what may be meant; "" where all are right."""
         for key in sorted(self.metadata.annotations or ()):
@@ -211,12 +208,12 @@ class Concern(NamedTuple):
     """Its annotations that only deviceshare may write."""
 
 
-def concern_of(labels: Names, annotations: Names, share: ShareRequest, dialects: Systems) -> Concern | None:
+def concern_of(metadata: DraftMeta | ObjectMeta, share: ShareRequest, dialects: Systems) -> Concern | None:
     """What the pod asks for; None where it doesn't concern deviceshare."""
+    labels, annotations = metadata.labels or {}, metadata.annotations or {}
     if not concerns(labels, annotations, share, dialects):
         return None
-    annotations = annotations or {}
-    fault = _share_fault(share, dialects) or _group_fault(labels or {}, annotations, share)
+    fault = _share_fault(share, dialects) or _group_fault(labels, annotations, share)
     ours = sorted(filter(is_ours_alone, annotations))
     fault = fault or _strategy_fault(annotations, share) or share_wishes.fault(annotations, bool(share))
     return Concern(annotations.get(contract.GROUP, ""), share, fault, ours)

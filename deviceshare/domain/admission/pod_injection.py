@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.dialects import translated
-from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, concerns
+from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, concern_of, concerns
 from deviceshare.domain.admission.settings import DEFAULTS, GATES, GROW, HOST, InjectionSettings
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.groups import Group, claim_name
@@ -44,8 +44,8 @@ def inject(
     `group` is the group it names, None if it isn't found; `group_known` says whether that is certain enough for a
     warning.
     """
-    pod, translation, warned, unclear = translated(pod, settings.dialects, settings.unsupported)
-    concern = pod.concern(settings.dialects)
+    pod, patch, warnings, unclear = translated(pod, settings.dialects, settings.unsupported)
+    concern = concern_of(pod.metadata, pod.spec.share, settings.dialects)
     if fault := unclear or pod.misspelt(settings.dialects) or (concern.fault if concern else ""):
         return Injection(refusal=fault)
     if concern is None:
@@ -54,7 +54,6 @@ def inject(
     if group is not None and group.claim:
         return _by_claim(pod, group, concern.ours, settings)
     asking = _shares_of(pod.spec, share) if share else {}
-    patch, warnings = [*translation], [*warned]
     # Only deviceshare may write these: such a pod was copied from one that had devices.
     patch += ({"op": "remove", "path": _pointer("annotations", key)} for key in concern.ours)
     removed = "is removed: deviceshare sets it when the pod gets devices"

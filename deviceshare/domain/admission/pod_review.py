@@ -56,7 +56,7 @@ def review_new_pod(
     `placement` is one of PLACEMENTS. `outsider` is why the group takes no pods of the pod's namespace, and
     `lacks_claim` what the pod lacks to get its devices by a ResourceClaim.
     """
-    concern = concern_of(pod.metadata.labels, pod.metadata.annotations, pod.share, dialects)
+    concern = concern_of(pod.metadata, pod.share, dialects)
     if concern is None:
         return ""
     share = concern.share

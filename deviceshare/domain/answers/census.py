@@ -104,11 +104,8 @@ class GroupCount(NamedTuple):
     """Since when it holds devices without a pod, RFC 3339; "" where it doesn't."""
 
 
-class GroupCensus(NamedTuple):
-    """The groups that are listed, and how many more there are."""
-
-    groups: list[GroupCount]
-    left_out: int
+GroupCensus = tuple[list[GroupCount], int]
+"""The groups that are listed, and how many more there are."""
 
 
 def count_each_group(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod], most: int) -> GroupCensus:
@@ -124,7 +121,7 @@ def count_each_group(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod],
 
     ranked = sorted(groups, key=rank)
     listed = ranked[:most]
-    return GroupCensus([_count(fleet, each, waiting.get(each.name, [])) for each in listed], len(ranked) - len(listed))
+    return [_count(fleet, each, waiting.get(each.name, [])) for each in listed], len(ranked) - len(listed)
 
 
 def _count(fleet: Fleet, group: Group, waiting: list[Pod]) -> GroupCount:

@@ -415,21 +415,15 @@ def idle_since(group: Group, now: str, *, used: bool) -> str:
 
 def idle_seconds(since: str, now: str) -> float | None:
     """The seconds between two times in RFC 3339; None where one can't be read."""
-    begin, end = _moment(since), _moment(now)
-    return (end - begin).total_seconds() if begin and end else None
+    try:
+        return (datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()
+    except (ValueError, TypeError, OverflowError):  # TypeError: one names no time zone
+        return None
 
 
 def release_reason(seconds: int) -> Reason:
     """Why a group has no node any more that had no pods for so long."""
     return Reason(ReasonKind.RELEASED, f"released after {spelled(seconds)} without pods; its next pod binds it again")
-
-
-def _moment(written: str) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(written)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else None  # not in UTC: there its year may be 0 or 10000
 
 
 # Conditions as the leader stated them, for answers to people who see less than the leader does.

@@ -84,7 +84,9 @@ def _group(states: Iterable[DeviceState], claim: Claim, uid: str) -> str:
     states = list(states)
     pods = {each.uid for state in states if uid in state.holders for each in state.sharers}
     parts = f" ({counted(len(pods), 'pod')} with parts)" if pods else ""
-    return f"{claim.group}{' (releasing)' * bool(claim.releasing)}: {_claimed(states, uid)}{parts}"
+    mine = (state for state in states if uid in state.holders or state.uid == uid)
+    claimed = " ".join(f"{resource}{_indices(each)}" for resource, each in by_resource(mine).items())
+    return f"{claim.group}{' (releasing)' * bool(claim.releasing)}: {claimed}{parts}"
 
 
 def _shared(states: Iterable[DeviceState]) -> str:
@@ -110,11 +112,6 @@ def _total(states: list[DeviceState]) -> str:
     found = Counter(each.health for each in states)
     unsound = ", ".join(f"{found[health]} {health}" for health in _NOT_SOUND if found[health])
     return f"{sum(each.offered for each in states)}{f' ({unsound})' if unsound else ''}"
-
-
-def _claimed(states: Iterable[DeviceState], uid: str) -> str:
-    mine = (state for state in states if uid in state.holders or state.uid == uid)
-    return " ".join(f"{resource}{_indices(each)}" for resource, each in by_resource(mine).items())
 
 
 def _indices(states: list[DeviceState]) -> str:

@@ -147,20 +147,15 @@ class Planner:
             node, equals = self._best(request, pod=pod)
         if not node and only and (reason := self._fleet.filter(request, [only]).reasons.get(only)):
             self._kept_off[pod.metadata.key] = replace(reason, text=f"{only}: {reason.text}")
-        if not node or (pod.share and not self._share(pod, request, node, equals)):
+        shares = chosen_shares(self._fleet, request, node) if node and pod.share else ()
+        if not node or (pod.share and not shares):
             return pod
-        for uid in {request.holder.uid, pod.metadata.uid} if pod.share else {request.holder.uid}:
+        if shares:
+            self._claim(node, pod.metadata.uid, share_claim_of(pod.sharer, shares, request.within))
+            self._placed.append(PlacedPod(pod.metadata.key, node, container_parts(shares), pod.group, equals))
+        for uid in {request.holder.uid, pod.metadata.uid} if shares else {request.holder.uid}:
             self._fleet.set_living(uid, pod.metadata.key, node)
         return replace(pod, spec=replace(pod.spec, node_name=node))
-
-    def _share(self, pod: Pod, request: Request, node: str, equals: int) -> bool:
-        """Allocates the pod's share on the node, unless there is no room for it."""
-        shares = chosen_shares(self._fleet, request, node)
-        if shares:
-            within = request.within
-            self._claim(node, pod.metadata.uid, share_claim_of(pod.sharer, shares, within))
-            self._placed.append(PlacedPod(pod.metadata.key, node, container_parts(shares), pod.group, equals))
-        return bool(shares)
 
     def _settle(self, group: Group, request: Request, pod: Pod | None = None) -> Group:
         """Allocates devices of a node to the group, of one that the pod may go to, unless it has some or none fits.

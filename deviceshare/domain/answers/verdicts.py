@@ -5,7 +5,7 @@ The verdicts are those of `Fleet.filter`, which answers kube-scheduler; the devi
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -62,24 +62,21 @@ class NodeVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
     devices: list[DeviceVerdict] = field(default_factory=list)
 
 
-class Candidates(NamedTuple):
-    """The nodes that the holder's next pod may go to, with their scores; and why not, for each of the others."""
+def candidates(
+    fleet: Fleet, request: Request, fault: Reason | None = None, pod: Pod | None = None
+) -> tuple[dict[str, int], dict[str, Reason]]:
+    """The nodes that the holder's next pod may go to, with their scores; and why not, for each of the others.
 
-    scores: dict[str, int]
-    reasons: dict[str, Reason]
-
-
-def candidates(fleet: Fleet, request: Request, fault: Reason | None = None, pod: Pod | None = None) -> Candidates:
-    """What filter and prioritize answer over all nodes, leaving out nodes that kube-scheduler would not use itself.
+    This is what filter and prioritize answer over all nodes, without those that kube-scheduler would not use itself.
 
     With a `fault` of the request no node fits; with a `pod` none that it can't be scheduled to.
     """
     names = fleet.names()
     if fault:
-        return Candidates({}, dict.fromkeys(names, fault))
+        return {}, dict.fromkeys(names, fault)
     filtered = fleet.filter(request, names)
     reasons = filtered.reasons | {name: obstacle for name in filtered.fits if (obstacle := unusable(fleet, name, pod))}
-    return Candidates(fleet.prioritize(request, [name for name in filtered.fits if name not in reasons]), reasons)
+    return fleet.prioritize(request, [name for name in filtered.fits if name not in reasons]), reasons
 
 
 def chosen_shares(fleet: Fleet, request: Request, node: str) -> tuple[Share, ...]:
