@@ -201,7 +201,7 @@ class Process:
     async def _drain(self) -> None:
         self._draining = True
         for server in (self._probes, *self._servers):
-            server.drain()
+            server.draining = True
         self._page.snapshots.close()
         await asyncio.sleep(DRAIN_SECONDS)
 

@@ -191,13 +191,8 @@ class Listener:
         self._accepting: list[asyncio.Task[None]] = []
         self._handshakes: set[asyncio.Task[None]] = set()
 
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        return int(self._sockets[0].getsockname()[1])
-
-    async def open(self, host: str, port: int) -> None:
-        """Starts to accept connections; raises OSError."""
+    async def open(self, host: str, port: int) -> int:
+        """Starts to accept connections, on the port that is returned; raises OSError."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         missing = None
@@ -219,6 +214,7 @@ class Listener:
             raise
         for listening in self._sockets:
             self._accepting.append(asyncio.create_task(self._accept(listening), name=f"accept {self._name}"))
+        return int(self._sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stops accepting, and aborts the handshakes under way."""

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import structlog
@@ -19,6 +19,7 @@ from deviceshare.domain.placement.join_obstacles import missing, pod_obstacle, r
 from deviceshare.domain.placement.shapes import Filtered
 from deviceshare.loops.ports import ApiError, Mirror
 from deviceshare.loops.protocol.bind import Refused
+from deviceshare.loops.replica.binder import Binder
 from deviceshare.web.messages import JSON, Handler, HttpRequest, Response, Route, check_json, check_origin
 from deviceshare.web.quoting import quoted
 
@@ -160,23 +161,13 @@ TIMEOUT = 14.0
 STARTING = "deviceshare has not read the cluster's state yet; kube-scheduler retries the pod"
 
 
-class Binds(Protocol):
-    """What the extender needs of the Binder."""
-
-    def remember(self, pod: Pod) -> None: ...
-
-    def deviceless(self, uid: str) -> bool: ...
-
-    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None: ...
-
-
 @dataclass(frozen=True)
 class Extender:
     """Answers kube-scheduler from the fleet."""
 
     fleet: Fleet
     groups: Mirror[Group]
-    binder: Binds
+    binder: Binder
     fault: Callable[[], str]
     """Why no pod may be placed now, such as STARTING; "" while nothing is in the way."""
     guard: PodGuard = PodGuard()  # noqa: RUF009 it is never changed

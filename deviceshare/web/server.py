@@ -409,11 +409,15 @@ class Server:
         self.name, self.metrics, self.max_body, self.timeout, self.tenant = name, metrics, max_body, timeout, tenant
         self.turns, self.repeats = AddressTurns(), Repeats()
         self.draining = False
+        """Whether each answer closes its connection, so that clients connect to another replica. Otherwise a request
+        sent on a connection just when `stop` closes it would be lost."""
         self.open = set[ServedConnection]()
         request = max_body + max_body // 8 + _REQUEST
         self.crowd = Crowd(connections, request, max(at_once or 8 * max_body, request), per_address)
         self._routes = {(each.method, each.path): (each.path.strip("/") or "root", each.handler) for each in routes}
-        self._flag, self._host, self._port, self._tls = flag or f"--{name}-bind", host, port, tls is not None
+        self._flag, self._host, self._tls = flag or f"--{name}-bind", host, tls is not None
+        self.port = port
+        """The port it listens on, once it does; where port 0 was requested, the one that the kernel chose."""
         self._listener = Listener(
             name,
             self.crowd,
@@ -423,28 +427,16 @@ class Server:
             handshake_timeout=min(timeout, _HANDSHAKE),
         )
 
-    @property
-    def port(self) -> int:
-        """The port it listens on; where port 0 was requested, the one that the kernel chose."""
-        return self._listener.port
-
     async def start(self) -> None:
         """Starts to accept connections; raises CannotListen."""
         try:
-            await self._listener.open(self._host, self._port)
+            self.port = await self._listener.open(self._host, self.port)
         except OSError as error:
             raise CannotListen(
-                f"{self.name}: can't listen on {self._host}:{self._port} ({error.strerror or error}); "
+                f"{self.name}: can't listen on {self._host}:{self.port} ({error.strerror or error}); "
                 f"choose another address with {self._flag}"
             ) from error
         log.info("Started server", server=self.name, host=self._host, port=self.port, tls=self._tls)
-
-    def drain(self) -> None:
-        """From now on each answer closes its connection, so that clients connect to another replica.
-
-        Otherwise a request sent on a connection just when `stop` closes it would be lost.
-        """
-        self.draining = True
 
     async def stop(self) -> None:
         """Stops accepting, and waits for the requests under way, within their timeouts."""

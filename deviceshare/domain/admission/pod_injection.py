@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.dialects import translated
-from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, concern_of, concerns
+from deviceshare.domain.admission.drafts import Draft, DraftSpec, Json, Place, concern_of, concerns
 from deviceshare.domain.admission.settings import DEFAULTS, GATES, GROW, HOST, InjectionSettings
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.groups import Group, claim_name
@@ -62,7 +62,7 @@ def inject(
     patch += _scheduling(pod.spec, share, settings)
     patch += _tolerations(pod.spec, share, settings)
     patch += _runtime_class(pod.spec, settings.runtime_class, warnings)
-    of_containers = _environments(pod.spec.lists(), asking, settings, in_group=bool(name))
+    of_containers = _environments(pod.spec.places(ephemeral=True), asking, settings, in_group=bool(name))
     patch += of_containers.patch
     warnings += of_containers.warnings
     patch += _annotations(pod, {contract.ISOLATION: settings.isolation} if share else {}, warnings)
@@ -90,7 +90,7 @@ def _by_claim(pod: Draft, group: Group, ours: Iterable[str], settings: Injection
         elif _USED_CLAIM not in (claims := resources.claims or []):
             patch.append(_set(f"{path}/claims", [*claims, _USED_CLAIM]))
     # Programs share the devices as those of other groups do.
-    frameworks = _environments(spec.lists()[:2], {}, settings, in_group=True, by_claim=True)
+    frameworks = _environments(spec.places(), {}, settings, in_group=True, by_claim=True)
     return Injection([*patch, *frameworks.patch], frameworks.warnings)
 
 
@@ -124,9 +124,9 @@ def inject_ephemeral(pod: Draft, existing: Collection[str], settings: InjectionS
     """
     if not concerns(pod.metadata.labels, pod.metadata.annotations):
         return Injection()
-    added = [("ephemeralContainers", pod.spec.ephemeral_containers)]
-    in_group = contract.GROUP in (pod.metadata.annotations or {})
-    return _environments(added, {}, settings, in_group=in_group, skip=existing)
+    new = pod.spec.places(ephemeral=True, skip=existing)
+    added = (each for each in new if each.field == "ephemeralContainers")
+    return _environments(added, {}, settings, in_group=contract.GROUP in (pod.metadata.annotations or {}))
 
 
 # The pod, but for its containers.
@@ -368,32 +368,28 @@ def _variables(
 
 
 def _environments(
-    lists: Iterable[tuple[str, list[DraftContainer] | None]],
+    places: Iterable[Place],
     asking: Mapping[str, ShareOf],
     settings: InjectionSettings,
     *,
     in_group: bool,
-    skip: Collection[str] = (),
     by_claim: bool = False,
 ) -> Injection:
-    """The containers' variables, but for those of containers to skip; ephemeral ones can't ask for a share."""
+    """The variables of these containers; ephemeral ones can't ask for a share."""
     patch, warnings = list[Json](), list[str]()
     table: tuple[Vendor, ...] = () if by_claim else vendors.VENDORS
-    for field, containers in lists:
-        for position, container in enumerate(containers or ()):
-            if container.name in skip:
-                continue
-            share = None if field == "ephemeralContainers" else asking.get(container.name)
-            env, wanted = container.env or [], _variables(table, share, settings, in_group=in_group)
-            complete, overridden = _merged(env, wanted)
-            if complete != env:
-                patch.append(_set(f"/spec/{field}/{position}/env", complete))
-            where = f"spec.{field}[{position}] {container.name!r}"
-            replaced = (
-                "is replaced: deviceshare sets it for every pod to which it gives devices (take it out of the manifest"
-                " of a bare pod: applied a second time, it is refused)"
-            )
-            warnings += [f"{where}: env {name} {replaced}" for name in overridden]
+    for place in places:
+        container = place.container
+        share = None if place.field == "ephemeralContainers" else asking.get(container.name)
+        env, wanted = container.env or [], _variables(table, share, settings, in_group=in_group)
+        complete, overridden = _merged(env, wanted)
+        if complete != env:
+            patch.append(_set(f"/spec/{place.field}/{place.position}/env", complete))
+        replaced = (
+            "is replaced: deviceshare sets it for every pod to which it gives devices (take it out of the manifest"
+            " of a bare pod: applied a second time, it is refused)"
+        )
+        warnings += [f"{place} {container.name!r}: env {name} {replaced}" for name in overridden]
     return Injection(patch, warnings)
 
 

@@ -5,7 +5,6 @@ The verdicts are those of `Fleet.filter`, which answers kube-scheduler; the devi
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -21,11 +20,6 @@ from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import SERVES_GROUPS, SERVES_SHARES, DeviceState, Health, Use, held_by
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.rooms import Room, units, used
-
-_WHY_THESE: Final = {
-    "binpack": "where the least room is left that suffices",
-    allocation.SPREAD: "where the most room is left",
-}
 
 
 class DeviceVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -132,11 +126,13 @@ def _of_share(fleet: Fleet, request: Request, verdict: NodeVerdict) -> NodeVerdi
     mine = held_by(states, within) if within else [each for each in states if each.device.resource in wants.of]
     rooms = dict(fleet.rooms(name, within))
     shares = chosen_shares(fleet, request, name) if verdict.fits else ()
+    spread = request.strategy == allocation.SPREAD
+    which = "the most room is left" if spread else "the least room is left that suffices"
     return replace(
         verdict,
         would_get=selected({share.device for share in shares}),
         shares=container_parts(shares),
-        why_these=_WHY_THESE.get(request.strategy, _WHY_THESE["binpack"]) if shares else "",
+        why_these=f"where {which}" if shares else "",
         devices=[_in_part(fleet, name, state, wants, rooms.get(state.device)) for state in mine],
     )
 

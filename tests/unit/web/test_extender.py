@@ -18,6 +18,7 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import NO_LEDGER, NOT_SHARED, OTHER_LABELS, not_injected
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import Refused
+from deviceshare.loops.replica.binder import Binder
 from deviceshare.metrics import Metrics
 from deviceshare.web.extender import MAX_BODY, STARTING, TIMEOUT, Extender
 from deviceshare.web.server import Server
@@ -27,7 +28,7 @@ GPU = "nvidia.com/gpu"
 JSON = {"Content-Type": "application/json"}
 
 
-class RecordingBinder:
+class RecordingBinder(Binder):
     """Stands where the Binder would; raises `failure` if there is one."""
 
     def __init__(self, failure: Exception | None = None) -> None:
