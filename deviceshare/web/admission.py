@@ -216,13 +216,11 @@ MAX_BODY = 8 << 20
 MAX_CONNECTIONS = 512
 """An API server uses one for each review under way: 200 at its defaults, for each of its replicas."""
 
-
 _MAX_CONTAINERS = 500
 _MAX_OURS = 100
 """Annotations of a new pod that only deviceshare may set: each is removed with a warning."""
 _MAX_RESOURCES = 100
 """Of a group. Lists that are read item by item are bounded here: webhooks run before the API server's own checks."""
-
 
 GROUP_LOOKS, GROUP_LOOK_SECONDS = 10, 0.05
 """How often a group that isn't known is looked for before its pod is injected, and the pauses."""

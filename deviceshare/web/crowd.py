@@ -4,7 +4,6 @@ import asyncio
 import errno
 import os
 import socket
-import ssl
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -162,8 +161,6 @@ def _victim(weights: Mapping[str, int], candidates: Iterable[Member]) -> Member 
 _BACKLOG: Final = 512
 _NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """A name such as localhost has an IPv6 address even where the kernel has no IPv6."""
-_TLS_SHUTDOWN: Final = 1.0
-"""Seconds for the closing of a TLS connection; asyncio's default for a silent client is 30."""
 
 
 class Listener:
@@ -173,20 +170,11 @@ class Listener:
     """
 
     def __init__(
-        self,
-        name: str,
-        crowd: Crowd,
-        receive: Callable[[str], Member],
-        drop: Callable[[str], None],
-        *,
-        tls: ssl.SSLContext | None,
-        handshake_timeout: float,
+        self, name: str, crowd: Crowd, receive: Callable[[str], Member], drop: Callable[[str], None], **tls: object
     ) -> None:
-        self._name, self._crowd, self._receive, self._drop = name, crowd, receive, drop
+        """`tls` is what the event loop takes of it, nothing for none."""
+        self._name, self._crowd, self._receive, self._drop, self._tls = name, crowd, receive, drop, tls
         self._repeats = Repeats()
-        self._tls: dict[str, object] = {}
-        if tls is not None:
-            self._tls = {"ssl": tls, "ssl_handshake_timeout": handshake_timeout, "ssl_shutdown_timeout": _TLS_SHUTDOWN}
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._handshakes: set[asyncio.Task[None]] = set()

@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterable
 from email.utils import formatdate
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from time import time
 from typing import Any, Final
@@ -369,6 +369,8 @@ _REQUEST: Final = 64 << 10
 """Bytes of a request besides its body. The codes of chunks are a few bytes each: an eighth of the body is enough."""
 _HANDSHAKE: Final = 5.0
 """Seconds, at most, for a TLS handshake."""
+_TLS_SHUTDOWN: Final = 1.0
+"""Seconds for the closing of a TLS connection; asyncio's default for a silent client is 30."""
 
 
 class CannotListen(Exception):
@@ -418,14 +420,10 @@ class Server:
         self._flag, self._host, self._tls = flag or f"--{name}-bind", host, tls is not None
         self.port = port
         """The port it listens on, once it does; where port 0 was requested, the one that the kernel chose."""
-        self._listener = Listener(
-            name,
-            self.crowd,
-            lambda address: ServedConnection(self, address),
-            self.count_dropped,
-            tls=tls,
-            handshake_timeout=min(timeout, _HANDSHAKE),
-        )
+        options: dict[str, object] = {"ssl": tls, "ssl_shutdown_timeout": _TLS_SHUTDOWN}
+        options["ssl_handshake_timeout"] = min(timeout, _HANDSHAKE)
+        receive = partial(ServedConnection, self)
+        self._listener = Listener(name, self.crowd, receive, self.count_dropped, **(options if tls else {}))
 
     async def start(self) -> None:
         """Starts to accept connections; raises CannotListen."""

@@ -150,12 +150,8 @@ def _vendors(name: str, group: Group | None, share: Sequence[str]) -> Sequence[V
 
 def _share_of_the_whole_pod(pod: Pod) -> str:
     found = pod.spec.resources.parts if pod.spec.resources.limits else ()
-    return (
-        f"spec.resources.limits[{min(found)}]: a container asks for a share, not the pod as a whole; "
-        "move the limit to the container that uses it"
-        if found
-        else ""
-    )
+    text = "a container asks for a share, not the pod as a whole; move the limit to the container that uses it"
+    return f"spec.resources.limits[{min(found)}]: {text}" if found else ""
 
 
 def _foreign_share(pod: Pod, group: Group | None, share: ShareRequest) -> str:

@@ -10,7 +10,7 @@ for all that they applied would never end (docs/decisions/0018-ready-condition.m
 https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from itertools import chain
 from typing import Final, NamedTuple
@@ -22,8 +22,8 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.devices import Device, described, selected
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, MOVE, PENDING, TERMINATING, Group, GroupStatus
-from deviceshare.domain.objects.hardware import Hardware, Publication, Withheld
-from deviceshare.domain.objects.ledger import NodeDevices, Patch
+from deviceshare.domain.objects.hardware import Hardware, Publication
+from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices, Patch
 from deviceshare.domain.objects.nodes import OUT_OF_SERVICE, Node
 from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.pods import Pod
@@ -341,20 +341,18 @@ def _as_now(home: Node, ledger: NodeDevices) -> tuple[NodeDevices, Offer]:
     if (known := _offered.get(name)) is None or known.sources != sources:
         offer = take(*sources)
         uuids = {(part.resource, part.index): part.uuid for part in ledger.hardware.devices if not part.lost}
-        known = _offered[name] = _Offered(sources, offer, uuids, _named(uuids, offer.devices, offer.withheld))
+        known = _offered[name] = _Offered(sources, offer, uuids, _named(uuids, offer))
         if len(_offered) > KEPT:
             del _offered[next(iter(_offered))]
     offer = known.offer
-    if known.devices == _named(known.uuids, status.devices, status.withheld):
+    if known.devices == _named(known.uuids, status):
         return ledger, offer
     now = replace(status, devices=list(offer.devices), withheld=list(offer.withheld))
     return replace(ledger, status=now), offer
 
 
-def _named(
-    uuids: Mapping[tuple[str, int], str], devices: Iterable[Device], withheld: Iterable[Withheld]
-) -> set[Device]:
-    every = chain(devices, *[each.devices for each in withheld])
+def _named(uuids: Mapping[tuple[str, int], str], of: Offer | LedgerStatus) -> set[Device]:
+    every = chain(of.devices, *[each.devices for each in of.withheld])
     return {Device(d.resource, d.index, d.uuid or uuids.get((d.resource, d.index), "")) for d in every}
 
 

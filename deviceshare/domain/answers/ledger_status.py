@@ -9,15 +9,8 @@ from msgspec import to_builtins
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices, Patch, Summary, as_json, patched
 from deviceshare.domain.objects.shares import WHOLE, in_gib
-from deviceshare.domain.placement.device_states import (
-    DeviceState,
-    Health,
-    Use,
-    by_resource,
-    device_states,
-    doubted,
-    numbers,
-)
+from deviceshare.domain.placement import device_states
+from deviceshare.domain.placement.device_states import DeviceState, Health, Use, by_resource, doubted, numbers
 from deviceshare.domain.placement.rooms import mib
 from deviceshare.domain.wording import counted
 
@@ -67,7 +60,7 @@ def _merged(before: Mapping[str, T], after: Mapping[str, T]) -> dict[str, T | No
 
 def summary(ledger: NodeDevices) -> Summary:
     """What the node has, what of it is free, who holds the rest, and why some can't be had."""
-    states = device_states(ledger)
+    states = device_states.device_states(ledger)
     there = {resource: mine for resource, mine in by_resource(states).items() if any(each.offered for each in mine)}
     groups = sorted((claim.group, uid) for uid, claim in ledger.claims.items() if claim.group)
     holding = (_group(states, ledger.claims[uid], uid) for _, uid in groups)
