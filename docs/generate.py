@@ -25,7 +25,7 @@ from deviceshare.agent.memory_limits import LimitsOutcome
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
-from deviceshare.domain.answers.census import DeviceCount, DeviceMemory, GroupCount
+from deviceshare.domain.answers.census import DeviceMemory, GroupCount
 from deviceshare.domain.device_health.examination import Xid
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.devices import Device
@@ -100,9 +100,7 @@ def metrics() -> str:
     all_of_them = Metrics()
     with all_of_them.request("filter"):
         pass
-    all_of_them.watch_cluster(
-        lambda: [DeviceCount("node", "resource", Use.FREE, Health.HEALTHY, 1)], lambda: {"Bound": 1}
-    )
+    all_of_them.watch_cluster(lambda: {("node", "resource", Use.FREE, Health.HEALTHY): 1}, lambda: {"Bound": 1})
     all_of_them.watch_memory(lambda: [DeviceMemory("node", Device("resource", 0), 1, 1)])
     all_of_them.watch_twice(lambda: {"device-plugin": 0, "resource-claim": 0}, lambda: {"n1": 0})
     all_of_them.watch_waiting(lambda: {"group": 0, "share": 0})

@@ -398,7 +398,6 @@ class Admission:
 
 
 def _share(raw: Raw) -> ShareRequest:
-    """What the pod's containers ask for."""
     text = bytes(raw)
     return decode_object(_drafts, raw).spec.share if any(name in text for name in _SHARES) else NO_SHARE
 

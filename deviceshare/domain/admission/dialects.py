@@ -65,8 +65,6 @@ def translated(pod: Draft, dialects: Systems, unsupported: str) -> tuple[Draft, 
 
 
 class _Work:
-    """One translation under way."""
-
     def __init__(self, pod: Draft) -> None:
         self.pod = pod
         self.patch: list[Json] = []

@@ -76,7 +76,6 @@ def review_new_pod(
 
 
 def _by_claim_fault(pod: Pod, group: Group, ours: list[str], outsider: Reason | None, lacks_claim: str) -> str:
-    """Of a pod that is to get the group's devices by a ResourceClaim."""
     given, annotations = given_by_claim(group), pod.metadata.annotations
     others = [key for key in ours if annotations[key] != given.get(key)]
     name, injected = f"metadata.annotations[{contract.GROUP}]", given.items() <= annotations.items()

@@ -239,7 +239,6 @@ def health(group: Group, ledger: NodeDevices | None, home: Node | None, pods: Co
 
 
 def _of_node(group: Group, home: Node | None, pods: Collection[Pod]) -> Reason | None:
-    """What is wrong with the group's node, if anything."""
     node = group.node
     if not node:
         return Reason(ReasonKind.NOT_BOUND, "it holds no devices yet")
@@ -306,7 +305,6 @@ def _of_devices(group: Group, ledger: NodeDevices | None, home: Node | None, pod
 
 
 def _given_away(mine: Collection[DeviceState], node: str, rebind: str) -> Reason:
-    """To whom else the group's devices were allocated."""
     documented = "(see deviceshare's documentation)"
     if taken := [f"{state.device} to pod {state.pod}" for state in mine if state.pod]:
         text = f"the device plugin of node {node} also allocated {listed(taken)}"

@@ -91,8 +91,8 @@ class Planner:
         self._fleet = fleet
         self._groups = dict(groups)
         self._present = present
-        self._before = {name: group.node for name, group in groups.items()}
         self._equals: dict[str, int] = {}
+        """How many other nodes are as good, by the groups that were given one."""
         self._pods: list[Pod] = []
         self._placed: list[PlacedPod] = []
         self._refused: list[WaitingPod] = []
@@ -209,7 +209,7 @@ class Planner:
             devices=selected(held),
             why_these=allocation.topology_reason(held, self._fleet.available(group.node).links),
             equals=self._equals.get(group.name, 0),
-            already=bool(self._before[group.name]),
+            already=bool(group.node) and group.name not in self._equals,
             pods=[pod.metadata.key for pod in mine if pod.node],
         )
 

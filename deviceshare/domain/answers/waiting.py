@@ -148,7 +148,12 @@ class WaitingReasons:
             said, home = scheduler_said(pod), self._fleet.home(request)
             if (said, home) not in known:
                 known[said, home] = self._unhindered(request, home, said, bound)
-            yield pod, _behind_our_gate(pod, known[said, home])
+            reason = known[said, home]
+            if pod.awaits_placement and reason.kind is ReasonKind.NOT_TRIED:
+                # That names kube-scheduler, which doesn't see the pod before deviceshare places it.
+                cure = "see its Events for what else it waits for (kubectl describe pod)"
+                reason = Reason(reason.kind, "deviceshare has not placed it yet; its group has devices", cure)
+            yield pod, reason
 
     def _unhindered(self, request: Request, home: str, said: Reason | None, bound: Reason | None) -> Reason:
         """What pods wait for that have no obstacle of their own, and of which kube-scheduler `said` this.
@@ -254,14 +259,6 @@ def _share_too_large(fleet: Fleet, request: Request) -> Reason | None:
 
 def _waiting(text: str, cure: str = "", details: Iterable[str] = ()) -> Reason:
     return Reason(ReasonKind.WAITING, text, cure, tuple(details))
-
-
-def _behind_our_gate(pod: Pod, reason: Reason) -> Reason:
-    """The reason, unless it names kube-scheduler, which doesn't see the pod before deviceshare places it."""
-    if not pod.awaits_placement or reason.kind is not ReasonKind.NOT_TRIED:
-        return reason
-    text = "deviceshare has not placed it yet; its group has devices"
-    return Reason(ReasonKind.NOT_TRIED, text, "see its Events for what else it waits for (kubectl describe pod)")
 
 
 def _met_nowhere(fleet: Fleet, request: Request) -> _MetNowhere:
