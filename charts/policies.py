@@ -12,6 +12,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission import bypasses, pod_review
 from deviceshare.domain.admission.drafts import OF_OTHERS, STRATEGIES
 from deviceshare.domain.admission.pod_injection import CUDA_ORDER, GROWTH, JAX_GROWS, ShareOf, Variable
+from deviceshare.domain.admission.settings import DEFAULTS
 from deviceshare.domain.objects import groups, share_wishes, shares
 from deviceshare.domain.objects.hardware import HOOK, INTERCEPT, NO_LIMITS
 from deviceshare.domain.objects.shares import DIALECTS, ShareRequest
@@ -133,7 +134,7 @@ def _late(
     resource: str, *, has_env_from: bool = False, framework_limits: bool = True, limits: str = HOOK
 ) -> list[Variable]:
     share = ShareOf(_CONTAINER, resource, ShareRequest((), (resource,)), has_env_from)
-    variables = share.variables(framework_limits=framework_limits, memory_limits=limits)
+    variables = share.variables(DEFAULTS._replace(framework_limits=framework_limits, memory_limits=limits))
     return [each for each in variables if each.path]
 
 
@@ -144,7 +145,7 @@ def _flag(holds: bool) -> str:
 
 def _ways() -> Variables:
     """The ways around the hand-over, as bypasses.py has them."""
-    effects = [way.does for way in bypasses.ways()]
+    effects = [way.does for way in bypasses.ways(vendors.VENDORS)]
     lists = [each.device_list for each in vendors.VENDORS if each.device_list]
     names = ["privileged", "sysAdmin", "hostPID", *lists, "annotations", "hostPaths", "claims", "limits"]
     # What a variable gives is replaced in pods that get devices from deviceshare, and advised against in others.

@@ -18,7 +18,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from deviceshare import __version__
-from deviceshare.domain.answers.census import DeviceCount, DeviceMemory
+from deviceshare.domain.answers.census import DeviceMemory
+from deviceshare.domain.placement.device_states import Health, Use
 
 # Our scheduler gives the extender 15 s and the API server gives a webhook 2; a filter of 5,000 nodes takes 1 to 2 ms.
 REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
@@ -105,7 +106,7 @@ class Metrics(ServerMetrics):
         self.leader = Gauge("deviceshare_leader", "1 while this process is the leader.", registry=self.registry)
 
     def watch_cluster(
-        self, devices: Callable[[], Iterable[DeviceCount]], groups: Callable[[], Mapping[str, int]]
+        self, devices: Callable[[], Mapping[tuple[str, str, Use, Health], int]], groups: Callable[[], Mapping[str, int]]
     ) -> None:
         """Adds `deviceshare_devices` and `deviceshare_groups` (by phase), computed at each scrape.
 
@@ -117,7 +118,7 @@ class Metrics(ServerMetrics):
                 "deviceshare_devices",
                 "Devices of the shared nodes, by who uses them (or why nobody gets them) and by their health.",
                 ["node", "resource", "state", "health"],
-                lambda: (((each.node, each.resource, each.use, each.health), each.number) for each in devices()),
+                lambda: devices().items(),
             )
         )
         self._watch("deviceshare_groups", "SharedDeviceGroups.", "phase", groups)

@@ -25,7 +25,7 @@ from deviceshare.agent.memory_limits import LimitsOutcome
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
-from deviceshare.domain.answers.census import DeviceCount, DeviceMemory, GroupCensus, GroupCount
+from deviceshare.domain.answers.census import DeviceMemory, GroupCount
 from deviceshare.domain.device_health.examination import Xid
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.devices import Device
@@ -100,9 +100,7 @@ def metrics() -> str:
     all_of_them = Metrics()
     with all_of_them.request("filter"):
         pass
-    all_of_them.watch_cluster(
-        lambda: [DeviceCount("node", "resource", Use.FREE, Health.HEALTHY, 1)], lambda: {"Bound": 1}
-    )
+    all_of_them.watch_cluster(lambda: {("node", "resource", Use.FREE, Health.HEALTHY): 1}, lambda: {"Bound": 1})
     all_of_them.watch_memory(lambda: [DeviceMemory("node", Device("resource", 0), 1, 1)])
     all_of_them.watch_twice(lambda: {"device-plugin": 0, "resource-claim": 0}, lambda: {"n1": 0})
     all_of_them.watch_waiting(lambda: {"group": 0, "share": 0})
@@ -113,7 +111,7 @@ def metrics() -> str:
     group = GroupCount("group", "Bound", "node", {"resource": 1}, {"ns": 1}, {"ns": 1}, "then", "then")
     quota = DeviceQuota(spec=DeviceQuotaSpec(hard={"nvidia.com/gpu": 8}))
     all_of_them.registry.register(QuotaMetrics(lambda: [quota], lambda: True))
-    all_of_them.registry.register(GroupMetrics(lambda: GroupCensus([group], 0), lambda _: 1.0, lambda: True))
+    all_of_them.registry.register(GroupMetrics(lambda: ([group], 0), lambda _: 1.0, lambda: True))
     of_all = {family.name for family in ServerMetrics().registry.collect()}
     agents = _families(_agents_metrics(), but=of_all)
     return f"## Of deviceshare\n\n{_families(all_of_them)}\n## Of the agents, besides those of any process\n\n{agents}"

@@ -36,9 +36,12 @@ from deviceshare.domain.turns.program_queue import (
     TurnRecord,
     WaitingProgram,
     grace,
+    renewed,
+    reported_turns,
+    usage_of,
+    what_they_wait_for,
 )
 from deviceshare.domain.turns.turn_client import TurnRequest
-from deviceshare.domain.turns.turn_views import renewed, reported_turns, usage_of, what_they_wait_for
 from deviceshare.timestamps import seconds_since, timestamp
 
 log = structlog.get_logger(__name__)

@@ -40,11 +40,7 @@ def new_authority(name: str, *, now: datetime, lifetime: timedelta, skew: timede
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(f"{name}-{secrets.token_hex(4)}")
     validity = Validity((now - skew).replace(microsecond=0), (now + lifetime).replace(microsecond=0))
-    builder = (
-        _builder(subject, subject, key.public_key(), key.public_key(), validity)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-    )
+    builder = _builder(subject, subject, key.public_key(), key.public_key(), validity, ca=True)
     return Authority(_pem(builder.sign(key, hashes.SHA256())), new_key_pem(key), validity)
 
 
@@ -71,13 +67,10 @@ def issue(
         *(x509.DNSName(dns_name) for dns_name in dns_names),
         *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses),
     ]
+    subject = _name(name, organization)
     purpose = ExtendedKeyUsageOID.CLIENT_AUTH if for_client else ExtendedKeyUsageOID.SERVER_AUTH
-    builder = (
-        _builder(_name(name, organization), signer.subject, key.public_key(), signing_key.public_key(), validity)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-    )
+    builder = _builder(subject, signer.subject, key.public_key(), signing_key.public_key(), validity, ca=False)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
     if alternatives:
         builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
     return Issued(_pem(builder.sign(signing_key, hashes.SHA256())), new_key_pem(key), validity)
@@ -144,7 +137,20 @@ def _builder(
     key: ec.EllipticCurvePublicKey,
     signing_key: ec.EllipticCurvePublicKey,
     validity: Validity,
+    *,
+    ca: bool,
 ) -> x509.CertificateBuilder:
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -155,18 +161,6 @@ def _builder(
         .not_valid_after(validity.not_after)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key), critical=False)
-    )
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+        .add_extension(usage, critical=True)
     )

@@ -4,6 +4,7 @@ import base64
 import binascii
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -30,18 +31,14 @@ class Configuration(Struct, frozen=True):
     kind: Kind[WebhookConfiguration]
     found: WebhookConfiguration
 
-    def holds(self, bundle: str) -> bool:
-        """Whether each of its webhooks has exactly this bundle, as base64."""
-        return all(webhook.get("clientConfig", {}).get("caBundle", "") == bundle for webhook in self.found.webhooks)
+    @property
+    def bundles(self) -> set[str]:
+        """What its webhooks have, as base64."""
+        return {webhook.get("clientConfig", {}).get("caBundle", "") for webhook in self.found.webhooks}
 
     def certificates(self) -> set[str]:
         """All certificates in its bundles, in PEM."""
-        bundles = {webhook.get("clientConfig", {}).get("caBundle", "") for webhook in self.found.webhooks}
-        return {certificate for bundle in bundles for certificate in issuance.split(_decode(bundle))}
-
-    @property
-    def version(self) -> str:
-        return self.found.metadata.resource_version
+        return {certificate for bundle in self.bundles for certificate in issuance.split(_decode(bundle))}
 
 
 def encode(authorities: Sequence[str]) -> str:
@@ -88,10 +85,6 @@ ROTATE: Final = f"{PREFIX}rotate"
 PREVIOUS_UNTIL: Final = f"{PREFIX}previous-until"
 
 
-def ours(secret: Secret) -> bool:
-    return OURS in secret.metadata.labels
-
-
 def decode(secret: Secret) -> Trust:
     """The Secret's content. A part that can't be read is logged and counts as missing."""
     annotations = secret.metadata.annotations
@@ -102,13 +95,6 @@ def decode(secret: Secret) -> Trust:
         previous_until=_time(annotations.get(PREVIOUS_UNTIL, "")),
         requested=ROTATE in annotations,
     )
-
-
-def create_body(name: str, trust: Trust) -> dict[str, Any]:
-    """A new Secret with this content."""
-    patch = patch_body("", trust)
-    metadata = {"name": name, "labels": {OURS: ""}, "annotations": _present(patch["metadata"]["annotations"])}
-    return {"metadata": metadata, "type": "Opaque", "data": _present(patch["data"])}
 
 
 def patch_body(version: str, trust: Trust) -> dict[str, Any]:
@@ -185,42 +171,35 @@ class ServerNames(Struct, frozen=True):
     addresses: Sequence[str] = ()
 
 
+@dataclass(eq=False)
 class Keeper:
     """Reconciles while `run` runs, and passes each new certificate and key, in PEM, to `serve`."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        names: ServerNames,
-        *,
-        serve: Callable[[str, str], None],
-        leading: Callable[[], bool],
-        pace: RenewalPace = RenewalPace(),  # noqa: B008 it is frozen
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    cluster: Cluster
+    names: ServerNames
+    _: KW_ONLY
+    serve: Callable[[str, str], None]
+    leading: Callable[[], bool]
+    pace: RenewalPace = RenewalPace()  # noqa: RUF009 it is frozen
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def __post_init__(self) -> None:
         self.served: Served | None = None
         """The certificate that this replica presents in TLS handshakes."""
-        self._cluster = cluster
-        self._names = names
-        self._serve = serve
-        self._leading = leading
-        self._pace = pace
-        self._clock = clock
-        self._now = now
         self._trust = Trust()
         self._seen: object = None
         self._seen_since = 0.0
         self._why = "the certificate authority has not been read yet"
-        self._queue: Queue[str] = Queue("trust", self._reconcile, clock=clock)
-        self._queue.add(names.secret)
+        self._queue: Queue[str] = Queue("trust", self._reconcile, clock=self.clock)
+        self._queue.add(self.names.secret)
         self.run = self._queue.run
 
     def fault(self) -> str:
         """Why no API server could trust this replica now, or ""."""
         if self.served is None:
             return self._why
-        if self.served.validity.holds(self._now()):
+        if self.served.validity.holds(self.now()):
             return ""
         return f"the certificate has expired; {self._why or 'the API server has not answered since then'}"
 
@@ -231,55 +210,57 @@ class Keeper:
 
     async def look(self) -> float:
         """One round, with at most one write to each object; returns after how many seconds the next is due."""
-        configurations = await read(self._cluster, self._names.configuration)
-        secret = await find(self._cluster, SECRETS, self._names.secret, self._names.namespace)
-        if secret is not None and not ours(secret):
+        configurations = await read(self.cluster, self.names.configuration)
+        secret = await find(self.cluster, SECRETS, self.names.secret, self.names.namespace)
+        if secret is not None and OURS not in secret.metadata.labels:
             self._report_foreign(secret)
-            return self._pace.look
+            return self.pace.look
         self._trust = trust = decode(secret) if secret else Trust()
         self._renew(trust)
         if await self._keep(trust, secret, configurations):
             return 0.0
-        return self._pace.look if self.served else self._pace.first
+        return self.pace.look if self.served else self.pace.first
 
     async def _reconcile(self, _: str) -> None:
         raise Later(await self.look())
 
     async def _keep(self, trust: Trust, secret: Secret | None, configurations: Sequence[Configuration]) -> bool:
         """Writes what is due; returns whether the Secret has changed, so that everything has to be read again."""
-        patience = 0.0 if self._leading() else self._pace.standby
+        now, lifetimes = self.now(), self.pace.lifetimes
+        patience = 0.0 if self.leading() else self.pace.standby
         bundle = encode(trust.bundle)
-        complete = all(configuration.holds(bundle) for configuration in configurations)
+        incomplete = [configuration for configuration in configurations if configuration.bundles - {bundle}]
         steady = self._steady(secret, configurations)
         wanted = advance(
             trust,
             trusted={each for configuration in configurations for each in configuration.certificates()},
-            settled=complete and steady >= self._pace.settle + patience,
-            now=self._now(),
-            new=self._new_authority,
-            lifetimes=self._pace.lifetimes,
+            settled=not incomplete and steady >= self.pace.settle + patience,
+            now=now,
+            new=lambda: issuance.new_authority(
+                "deviceshare-ca", now=now, lifetime=lifetimes.authority, skew=lifetimes.skew
+            ),
+            lifetimes=lifetimes,
         )
         if steady < patience:
             return False
         if wanted != trust:
             await self._write_secret(secret, wanted)
             return True
-        for configuration in configurations:
-            if not configuration.holds(bundle):
-                await write(self._cluster, configuration, bundle)
+        for configuration in incomplete:
+            await write(self.cluster, configuration, bundle)
         return False
 
     def _steady(self, secret: Secret | None, configurations: Sequence[Configuration]) -> float:
         """For how many seconds neither the Secret nor the configurations have changed."""
         version = secret.metadata.resource_version if secret else ""
-        seen = (version, [configuration.version for configuration in configurations])
+        seen = (version, [each.found.metadata.resource_version for each in configurations])
         if seen != self._seen:
-            self._seen, self._seen_since = seen, self._clock()
-        return self._clock() - self._seen_since
+            self._seen, self._seen_since = seen, self.clock()
+        return self.clock() - self._seen_since
 
     def _renew(self, trust: Trust) -> None:
         """Has a certificate signed when one is due. No await: the CA that signs is the one that has just been read."""
-        now, lifetimes = self._now(), self._pace.lifetimes
+        now, lifetimes = self.now(), self.pace.lifetimes
         self._why = _why(trust, now)
         authority = signer(trust, self.served, now)
         if authority is None:
@@ -287,29 +268,26 @@ class Keeper:
         issued = issuance.issue(
             authority,
             NAME,
-            dns_names=self._names.dns_names,
-            addresses=self._names.addresses,
+            dns_names=self.names.dns_names,
+            addresses=self.names.addresses,
             now=now,
             lifetime=lifetimes.certificate,
             skew=lifetimes.skew,
         )
-        self._serve(issued.certificate, issued.key)
+        self.serve(issued.certificate, issued.key)
         self.served = Served(authority.certificate, issued.validity)
         log.info("Renewed the certificate", notAfter=issued.validity.not_after.isoformat())
 
-    def _new_authority(self) -> Authority:
-        lifetimes = self._pace.lifetimes
-        return issuance.new_authority(
-            "deviceshare-ca", now=self._now(), lifetime=lifetimes.authority, skew=lifetimes.skew
-        )
-
     async def _write_secret(self, secret: Secret | None, trust: Trust) -> None:
-        name, namespace = self._names.secret, self._names.namespace
+        name, namespace = self.names.secret, self.names.namespace
+        body = patch_body(secret.metadata.resource_version if secret else "", trust)
         if secret is None:
-            await self._cluster.create(SECRETS, create_body(name, trust), namespace)
+            annotations = _present(body["metadata"]["annotations"])
+            metadata = {"name": name, "labels": {OURS: ""}, "annotations": annotations}
+            new = {"metadata": metadata, "type": "Opaque", "data": _present(body["data"])}
+            await self.cluster.create(SECRETS, new, namespace)
         else:
-            body = patch_body(secret.metadata.resource_version, trust)
-            await self._cluster.patch(SECRETS, name, body, namespace=namespace)
+            await self.cluster.patch(SECRETS, name, body, namespace=namespace)
         log.info(
             "Wrote the certificate authorities",
             secret=f"{namespace}/{name}",

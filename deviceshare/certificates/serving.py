@@ -9,7 +9,6 @@ needed, handshakes under way end as they began, and clients of a CA that was rem
 import asyncio
 import os
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -17,35 +16,66 @@ import structlog
 log = structlog.get_logger(__name__)
 
 
-_Files = tuple[Path | None, ...]
-_State = tuple[tuple[int, int, int], ...]
-
-
 class UnusableCertificate(Exception):
     """The files are not a certificate and its key; the text names them."""
 
 
-class _Handshakes:
-    """The server's context, and the loaded one that it passes each handshake to."""
+class _Served:
+    """The server's context, which passes each handshake to the one loaded last.
 
-    def __init__(self, *, clients: bool = False) -> None:
+    Where a file of client CAs is named, only their clients are accepted. Raises UnusableCertificate.
+    """
+
+    holds = "certificates"
+
+    def __init__(self, clients: Path | None, *own: Path) -> None:
         self.context = _context()
         self.context.sni_callback = self._lead
-        if clients:
+        if clients is not None:
             # This context decides that a client must show a certificate, the loaded one which CAs to trust. A session
             # resumed by a ticket would skip both, hence no tickets.
             self.context.verify_mode = ssl.CERT_REQUIRED
             self.context.minimum_version = ssl.TLSVersion.TLSv1_3
             self.context.num_tickets = 0
+        self._clients, self._own = clients, own
+        self._files = (*own, clients) if clients else own
         self._loaded: ssl.SSLContext | None = None
+        try:
+            self._state = self._read_state()
+            self._load()
+        except OSError as error:
+            named = ", ".join(map(str, self._files))
+            raise UnusableCertificate(f"{named}: not {self.holds} in PEM: {error}") from error
 
-    def use(self, certificate: Path, key: Path, clients: Path | None = None) -> None:
-        """For the next handshakes; raises OSError (ssl.SSLError is one) and changes nothing when it can't."""
+    async def watch(self, interval: float = 10.0) -> None:
+        """Loads changed files, every `interval` seconds, until cancelled. Unusable files are logged and skipped."""
+        while True:
+            await asyncio.sleep(interval)
+            try:
+                if (state := self._read_state()) != self._state:
+                    self._load()
+                    self._state = state
+                    log.info("Loaded new certificates", file=str(self._files[0]))
+            except OSError as error:
+                log.warning("Failed to load new certificates", file=str(self._files[0]), error=str(error))
+
+    def _read_state(self) -> list[tuple[int, int, int]]:
+        # The inode distinguishes a replaced file from an old one even where clocks are coarse.
+        return [(stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in map(Path.stat, self._files)]
+
+    def _load(self) -> None:
+        """Loads the files; raises OSError (ssl.SSLError is one) and changes nothing when it can't."""
+        self._loaded = self._of_files(*self._own)
+
+    def _of_files(self, *own: Path) -> ssl.SSLContext:
+        """A context for handshakes, with the chain and key in these files and the client CAs."""
         loaded = _context()
-        loaded.load_cert_chain(certificate, key)
-        if clients is not None:
-            loaded.load_verify_locations(clients)
-        self._loaded = loaded
+        if own:
+            certificate, key = own
+            loaded.load_cert_chain(certificate, key)
+        if self._clients is not None:
+            loaded.load_verify_locations(self._clients)
+        return loaded
 
     def _lead(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> int | None:
         if self._loaded is None:
@@ -54,83 +84,44 @@ class _Handshakes:
         return None
 
 
-class Certificate:
+class Certificate(_Served):
     """A certificate chain and its key in PEM files; where client CAs are named, only their clients are accepted.
 
     Raises:
         UnusableCertificate: the files can't be used.
     """
 
+    holds = "a certificate and its key"
+
     def __init__(self, certificate: Path, key: Path, clients: Path | None = None) -> None:
-        self._files = (certificate, key, clients)
-        self._handshakes = _Handshakes(clients=clients is not None)
-        self.context = self._handshakes.context
-        try:
-            self._loaded = _state(*self._files)
-            self._handshakes.use(*self._files)
-        except OSError as error:
-            named = ", ".join(str(file) for file in self._files if file)
-            raise UnusableCertificate(f"{named}: not a certificate and its key in PEM: {error}") from error
-
-    async def watch(self, interval: float = 10.0) -> None:
-        """Loads changed files, every `interval` seconds, until cancelled. Unusable files are logged and skipped."""
-        await _watch(self._files, self._loaded, lambda: self._handshakes.use(*self._files), interval)
+        super().__init__(clients, certificate, key)
 
 
-class MemoryCertificate:
+class MemoryCertificate(_Served):
     """A certificate passed in by its issuer. Until then every handshake is refused.
 
     With `clients`, a file of CAs, only their clients are accepted; without it, every one. Raises UnusableCertificate.
     """
 
     def __init__(self, clients: Path | None = None) -> None:
-        self._handshakes = _Handshakes(clients=clients is not None)
-        self.context = self._handshakes.context
-        self._clients = clients
-        self._shown = ("", "")
-        try:
-            self._loaded = _state(clients)
-            if clients is not None:
-                _context().load_verify_locations(clients)
-        except OSError as error:
-            raise UnusableCertificate(f"{clients}: not certificates in PEM: {error}") from error
+        self._pem = ""
+        super().__init__(clients)
 
     def use(self, certificate: str, key: str) -> None:
         """Presents this certificate, in PEM, in the next handshakes."""
+        self._pem = certificate + key
+        self._load()
+
+    def _load(self) -> None:
+        if not self._pem:
+            self._of_files()  # which says whether the client CAs can be used
+            return
         # OpenSSL loads from files only. This one lies in memory, has no name, and is gone when it is closed.
         with os.fdopen(os.memfd_create("certificate", os.MFD_CLOEXEC), "w") as file:
-            file.write(certificate + key)
+            file.write(self._pem)
             file.flush()
             path = Path(f"/proc/self/fd/{file.fileno()}")
-            self._handshakes.use(path, path, self._clients)
-        self._shown = (certificate, key)
-
-    async def watch(self, interval: float = 10.0) -> None:
-        """Loads changed client CAs until cancelled. Unusable files are logged and skipped."""
-        await _watch((self._clients,), self._loaded, self._use_again, interval)
-
-    def _use_again(self) -> None:
-        if all(self._shown):
-            self.use(*self._shown)
-
-
-async def _watch(files: _Files, loaded: _State, load: Callable[[], object], interval: float) -> None:
-    """Calls `load` when a file has changed since its state was `loaded`."""
-    while True:
-        await asyncio.sleep(interval)
-        try:
-            if (state := _state(*files)) != loaded:
-                load()
-                loaded = state
-                log.info("Loaded new certificates", file=str(files[0]))
-        except OSError as error:
-            log.warning("Failed to load new certificates", file=str(files[0]), error=str(error))
-
-
-def _state(*files: Path | None) -> _State:
-    # The inode distinguishes a replaced file from an old one even where clocks are coarse.
-    stats = [file.stat() for file in files if file]
-    return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
+            self._loaded = self._of_files(path, path)
 
 
 def _context() -> ssl.SSLContext:

@@ -28,7 +28,7 @@ from deviceshare.cli.parameters import (
 from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, labels_text, look, read, replayed
 from deviceshare.domain import contract
 from deviceshare.domain.admission.bypasses import bypasses
-from deviceshare.domain.admission.drafts import Draft
+from deviceshare.domain.admission.drafts import Draft, concern_of
 from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.settings import DEFAULTS
 from deviceshare.domain.answers.device_parts import SHOWN_PODS, parts_text
@@ -208,7 +208,7 @@ async def _explained(api: "Api", kind: Kind[_Workload], name: str, namespace: st
     subject = f"{kind.kind} {namespace}/{name}"
     answer = explain_workload(seen.fleet, subject, pods, seen.groups, seen.pods.values())
     template = found.spec.template
-    concern = template.concern(DEFAULTS.dialects)
+    concern = concern_of(template.metadata, template.spec.share, DEFAULTS.dialects)
     injection = inject(template, seen.groups.get(concern.group) if concern else None, settings=DEFAULTS)
     told = "\n".join(pod.metadata.annotations.get(contract.WARNINGS, "") for pod in pods).split("\n")
     warnings = [*(dict.fromkeys(filter(None, told)) or injection.warnings), *(bypasses(template) if concern else ())]

@@ -36,11 +36,9 @@ from deviceshare.metrics import Metrics
 from deviceshare.run import cluster_metrics, memory
 from deviceshare.run.settings import ON, Settings
 from deviceshare.web import admission, extender, ui
-from deviceshare.web.admission import Admission
+from deviceshare.web.admission import Admission, namespace_of
 from deviceshare.web.extender import Extender
-from deviceshare.web.origins import OwnNames
 from deviceshare.web.probes import Check, probe_routes
-from deviceshare.web.review import namespace_of
 from deviceshare.web.server import Server
 from deviceshare.web.ui import Snapshots
 
@@ -172,7 +170,7 @@ class Process:
     async def _drain(self) -> None:
         self._draining = True
         for server in (self._probes, *self._servers):
-            server.drain()
+            server.draining = True
         self._snapshots.close()
         await asyncio.sleep(DRAIN_SECONDS)
 
@@ -251,10 +249,9 @@ class Process:
 
     def _build_extender(self) -> Server:
         settings, mirrors, files = self._settings, self._mirrors, self._settings.extender_tls
-        own_names = None if files else OwnNames(settings.extender_bind.host)
         serving = Extender(
             *(self._fleet, mirrors.groups, self._binder, self._fault, self._guard),
-            own_names=own_names,
+            own_name=None if files else settings.extender_bind.host,
             # Its kube-scheduler may be a release older than the API server.
             since_1_21=lambda: (self._pulse.version or (1, 20)) >= (1, 22),
         )

@@ -2,12 +2,12 @@
 
 import asyncio
 import errno
+import os
 import socket
-import ssl
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -67,18 +67,6 @@ class AddressTurns:
 # accepted. A connection whose request is being answered is spared: it is about to make room anyway.
 
 
-class CrowdBounds(NamedTuple):
-    """The limits of one server."""
-
-    connections: int
-    request: int
-    """Bytes of one request on the wire, headers and chunk encoding included."""
-    at_once: int
-    """Bytes of all requests under way."""
-    per_address: int = 0
-    """Connections of one address; 0: as many as of all."""
-
-
 class Member(Protocol):
     """A connection that counts against the limits."""
 
@@ -97,8 +85,12 @@ class Member(Protocol):
 class Crowd:
     """The connections of one server."""
 
-    def __init__(self, bounds: CrowdBounds) -> None:
-        self._bounds = bounds
+    def __init__(self, connections: int, request: int, at_once: int, per_address: int = 0) -> None:
+        """At most so many connections, of one address too, unless that is 0; bytes of one request, and of all.
+
+        Bytes are those on the wire, with headers and the codes of chunks.
+        """
+        self._connections, self._request, self._at_once, self._per_address = connections, request, at_once, per_address
         self._members: dict[Member, int] = {}
         """The bytes of each connection's request, in the order in which their last requests ended."""
         self.held = 0
@@ -111,12 +103,12 @@ class Crowd:
 
     def enter(self, member: Member) -> bool:
         """Adds a new connection; another may be closed for it. False: it doesn't fit, close it."""
-        others, limit = list(self._members), self._bounds.per_address
+        others, limit = list(self._members), self._per_address
         self._members[member] = 0
         alike = [each for each in others if each.address == member.address] if limit else []
         if limit and len(alike) >= limit:
             others = alike
-        elif self.size <= self._bounds.connections:
+        elif self.size <= self._connections:
             return True
         victim = _victim(Counter(each.address for each in self._members), others)
         self.leave(victim or member)
@@ -134,9 +126,9 @@ class Crowd:
             return False
         self._members[member] += size
         self.held += size
-        if self._members[member] > self._bounds.request:
+        if self._members[member] > self._request:
             return False
-        while self.held > self._bounds.at_once:
+        while self.held > self._at_once:
             weights = Counter[str]()
             for each, held in self._members.items():
                 weights[each.address] += held
@@ -169,23 +161,6 @@ def _victim(weights: Mapping[str, int], candidates: Iterable[Member]) -> Member 
 _BACKLOG: Final = 512
 _NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """A name such as localhost has an IPv6 address even where the kernel has no IPv6."""
-_TLS_SHUTDOWN: Final = 1.0
-"""Seconds for the closing of a TLS connection; asyncio's default for a silent client is 30."""
-
-
-def _listening(family: int, protocol: int, address: Any) -> socket.socket:
-    listening = socket.socket(family, socket.SOCK_STREAM, protocol)
-    try:
-        listening.setblocking(False)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind(address)
-        listening.listen(_BACKLOG)
-    except OSError:
-        listening.close()
-        raise
-    return listening
 
 
 class Listener:
@@ -195,42 +170,31 @@ class Listener:
     """
 
     def __init__(
-        self,
-        name: str,
-        crowd: Crowd,
-        receive: Callable[[str], Member],
-        drop: Callable[[str], None],
-        *,
-        tls: ssl.SSLContext | None,
-        handshake_timeout: float,
+        self, name: str, crowd: Crowd, receive: Callable[[str], Member], drop: Callable[[str], None], **tls: object
     ) -> None:
-        self._name, self._crowd, self._receive, self._drop = name, crowd, receive, drop
+        """`tls` is what the event loop takes of it, nothing for none."""
+        self._name, self._crowd, self._receive, self._drop, self._tls = name, crowd, receive, drop, tls
         self._repeats = Repeats()
-        self._tls: dict[str, object] = {}
-        if tls is not None:
-            self._tls = {"ssl": tls, "ssl_handshake_timeout": handshake_timeout, "ssl_shutdown_timeout": _TLS_SHUTDOWN}
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._handshakes: set[asyncio.Task[None]] = set()
 
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        return int(self._sockets[0].getsockname()[1])
-
-    async def open(self, host: str, port: int) -> None:
-        """Starts to accept connections; raises OSError."""
+    async def open(self, host: str, port: int) -> int:
+        """Starts to accept connections, on the port that is returned; raises OSError."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         missing = None
         try:
-            for family, _, protocol, _, address in dict.fromkeys(found):
+            for family, _, _, _, address in dict.fromkeys(found):
                 try:
-                    self._sockets.append(_listening(family, protocol, address))
+                    listening = socket.create_server(address, family=family, backlog=_BACKLOG)
                 except OSError as error:
+                    missing = OSError(error.errno, os.strerror(error.errno or 0))  # without the address
                     if error.errno not in _NOT_HERE:
-                        raise
-                    missing = error
+                        raise missing from error
+                else:
+                    listening.setblocking(False)
+                    self._sockets.append(listening)
             if missing is not None and not self._sockets:
                 raise missing
         except OSError:
@@ -238,6 +202,7 @@ class Listener:
             raise
         for listening in self._sockets:
             self._accepting.append(asyncio.create_task(self._accept(listening), name=f"accept {self._name}"))
+        return int(self._sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stops accepting, and aborts the handshakes under way."""

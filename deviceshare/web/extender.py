@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import structlog
@@ -19,8 +19,8 @@ from deviceshare.domain.placement.join_obstacles import missing, pod_obstacle, r
 from deviceshare.domain.placement.shapes import Filtered
 from deviceshare.loops.ports import ApiError, Mirror
 from deviceshare.loops.protocol.bind import Refused
-from deviceshare.web.messages import JSON, Handler, HttpRequest, Response, Route
-from deviceshare.web.origins import LOOPBACK, OwnNames, check_json, check_origin
+from deviceshare.loops.replica.binder import Binder
+from deviceshare.web.messages import JSON, Handler, HttpRequest, Response, Route, check_json, check_origin
 from deviceshare.web.quoting import quoted
 
 # Questions and answers of the scheduler extender protocol, JSON with Go's capitalised keys.
@@ -51,36 +51,28 @@ class Binding(Struct, frozen=True):
     node: str = field(name="Node")
 
 
-class MetaPod(Struct, frozen=True):
-    """A pod that would be evicted, by its UID."""
-
-    uid: str = field(name="UID")
-
-
-class MetaVictims(Struct, frozen=True):
-    """The pods that would be evicted on one node, by UID."""
-
-    pods: list[MetaPod] | None = field(default=None, name="Pods")
-    disruptions: int = field(default=0, name="NumPDBViolations")
+class _Metadata(Struct, frozen=True):
+    name: str
+    uid: str = ""
 
 
-class VictimMetadata(Struct, frozen=True):
-    uid: str
+class _Whole(Struct, frozen=True):
+    """The part of a whole node or pod that is read."""
 
-
-class Victim(Struct, frozen=True):
-    """The part of a whole pod that `MetaPod` has."""
-
-    metadata: VictimMetadata
+    metadata: _Metadata
 
 
 class Victims(Struct, frozen=True):
-    pods: list[Victim] | None = field(default=None, name="Pods")
+    """The pods that would be evicted on one node."""
+
+    pods: list[_Whole] | None = field(default=None, name="Pods")
     disruptions: int = field(default=0, name="NumPDBViolations")
 
     @property
-    def meta(self) -> MetaVictims:
-        return MetaVictims([MetaPod(victim.metadata.uid) for victim in self.pods or ()], self.disruptions)
+    def meta(self) -> Raw:
+        """The same by UID, as kube-scheduler takes it back."""
+        pods = [{"UID": victim.metadata.uid} for victim in self.pods or ()]
+        return Raw(msgspec.json.encode({"Pods": pods, "NumPDBViolations": self.disruptions}))
 
 
 class Preemption(Struct, frozen=True, rename="pascal"):
@@ -88,29 +80,21 @@ class Preemption(Struct, frozen=True, rename="pascal"):
 
     pod: Pod
     node_name_to_victims: dict[str, Victims] | None = None
-    node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+    node_name_to_meta_victims: dict[str, Raw] | None = None
 
     @property
-    def victims(self) -> dict[str, MetaVictims]:
-        """By node; whole pods come where `nodeCacheCapable` is false."""
+    def victims(self) -> dict[str, Raw]:
+        """By node, as they are sent back; whole pods come where `nodeCacheCapable` is false."""
         if self.node_name_to_meta_victims is not None:
             return self.node_name_to_meta_victims
         return {node: victims.meta for node, victims in (self.node_name_to_victims or {}).items()}
-
-
-class _NamedMetadata(Struct, frozen=True):
-    name: str
-
-
-class _Named(Struct, frozen=True):
-    metadata: _NamedMetadata
 
 
 # Each raises msgspec.DecodeError, which names the position in the JSON.
 ARGUMENTS: Final = ObjectDecoder(Arguments)
 BINDING: Final = ObjectDecoder(Binding)
 PREEMPTION: Final = ObjectDecoder(Preemption)
-_NAMED: Final = ObjectDecoder(_Named)
+_WHOLE: Final = ObjectDecoder(_Whole)
 
 
 def named_nodes(arguments: Arguments) -> tuple[Sequence[str], dict[str, Raw] | None]:
@@ -122,7 +106,7 @@ def named_nodes(arguments: Arguments) -> tuple[Sequence[str], dict[str, Raw] | N
     if arguments.node_names is not None:
         return arguments.node_names, None
     items = arguments.nodes.items if arguments.nodes else None
-    whole = {_NAMED.decode(item).metadata.name: item for item in items or ()}
+    whole = {_WHOLE.decode(item).metadata.name: item for item in items or ()}
     return list(whole), whole
 
 
@@ -146,7 +130,7 @@ def filter_result(
     return msgspec.json.encode(answer)
 
 
-def preemption_result(victims: Mapping[str, MetaVictims]) -> bytes:
+def preemption_result(victims: Mapping[str, Raw]) -> bytes:
     """The answer to preempt: pods may be evicted on these nodes only; with no nodes, none is."""
     return msgspec.json.encode({"NodeNameToMetaVictims": victims})
 
@@ -177,27 +161,18 @@ TIMEOUT = 14.0
 STARTING = "deviceshare has not read the cluster's state yet; kube-scheduler retries the pod"
 
 
-class Binds(Protocol):
-    """What the extender needs of the Binder."""
-
-    def remember(self, pod: Pod) -> None: ...
-
-    def deviceless(self, uid: str) -> bool: ...
-
-    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None: ...
-
-
 @dataclass(frozen=True)
 class Extender:
     """Answers kube-scheduler from the fleet."""
 
     fleet: Fleet
     groups: Mirror[Group]
-    binder: Binds
+    binder: Binder
     fault: Callable[[], str]
     """Why no pod may be placed now, such as STARTING; "" while nothing is in the way."""
     guard: PodGuard = PodGuard()  # noqa: RUF009 it is never changed
-    own_names: OwnNames | None = LOOPBACK
+    own_name: str | None = ""
+    """See `check_origin`."""
     since_1_21: Callable[[], bool] = lambda: False
     """Whether kube-scheduler is of 1.21 or later, for certain."""
 
@@ -275,7 +250,7 @@ class Extender:
         """Answers malformed JSON with 400 and its position, and refuses requests forged through browsers."""
 
         async def handler(request: HttpRequest) -> Response:
-            check_origin(request, self.own_names)
+            check_origin(request, self.own_name)
             check_json(request)
             try:
                 return await answer(request.body)

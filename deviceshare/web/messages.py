@@ -1,12 +1,15 @@
-"""Requests and responses of HTTP, and the routes to their handlers."""
+"""Requests and responses of HTTP, the routes to their handlers, and checks against forged requests."""
 
+import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
+
+from deviceshare.web.quoting import quoted
 
 Headers = Mapping[str, str]
 NO_HEADERS: Final[Headers] = MappingProxyType({})
@@ -20,10 +23,6 @@ class Client(Protocol):
     @property
     def address(self) -> str:
         """The client's IP address."""
-
-    @property
-    def closing(self) -> bool:
-        """Whether nothing more can be sent."""
 
     def set_option(self, level: int, option: int, value: int) -> None:
         """Sets an option of the socket."""
@@ -87,3 +86,49 @@ class Route(NamedTuple):
     method: str
     path: str
     handler: Handler
+
+
+# Checks of Host, Origin and Content-Type against requests that web sites forge through a person's browser.
+# They reach servers on loopback and behind a port-forward. A site can point its own name at 127.0.0.1 (DNS rebinding)
+# and would then share our origin, but the browser still sends that name in the header Host: only addresses, localhost
+# and our own name are served, as an address can't be rebound. A page of another origin is named in the header Origin.
+# And without a preflight request a page may only send what a form could, which is never JSON
+# (https://fetch.spec.whatwg.org/#cors-safelisted-request-header).
+
+
+def check_origin(request: HttpRequest, own_name: str | None) -> None:
+    """Raises Refusal: 421 or 403.
+
+    `own_name` is the server's besides addresses and localhost, "" for none; None where client and server have verified
+    each other's certificates, and with them the name.
+    """
+    asked = request.headers.get("host", "")
+    if own_name is not None and not _answers_to(own_name, asked):
+        text = f"deviceshare does not serve the name {quoted(asked)}: use an IP address or localhost\n"
+        raise Refusal(421, text)
+    origin = request.headers.get("origin")
+    if origin is not None and origin not in (f"http://{asked}", f"https://{asked}"):
+        raise Refusal(403, f"deviceshare does not serve pages of the origin {quoted(origin)}\n")
+
+
+@lru_cache(maxsize=64)
+def _answers_to(own_name: str, asked: str) -> bool:
+    # kube-scheduler sends the same header with each request.
+    try:
+        parts = urlsplit(f"//{asked}")
+        name = (parts.hostname or "").rstrip(".")
+        if parts.netloc != asked or "@" in asked or parts.port == 0:  # reading the port checks it
+            return False
+        if name == "localhost" or name.endswith(".localhost") or (name and name == own_name.lower()):
+            return True
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def check_json(request: HttpRequest) -> None:
+    """Raises Refusal: 415."""
+    sent = request.headers.get("content-type", "")
+    if sent.partition(";")[0].strip().lower() != "application/json":
+        raise Refusal(415, f"Content-Type {quoted(sent)} is not accepted: send application/json\n")

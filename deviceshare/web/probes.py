@@ -21,13 +21,6 @@ _FORMATS: Final = 16
 """Renderings kept at once; real scrapers use two or three formats."""
 
 
-def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    try:
-        return choose_encoder(accept)
-    except (TypeError, ValueError):  # a malformed version
-        return choose_encoder("")
-
-
 class _Taken(Collector):
     """The metrics of one moment."""
 
@@ -50,7 +43,10 @@ class Scrapes:
 
     async def answer(self, accept: str) -> tuple[bytes, str]:
         """The body and its Content-Type, in the format that the header `Accept` asks for."""
-        encode, content_type = _encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a malformed version
+            encode, content_type = choose_encoder("")
         now = asyncio.get_running_loop().time()
         if self._taking is None or now - self._at >= self._fresh:
             self._at, self._renderings = now, {}

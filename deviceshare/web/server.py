@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterable
 from email.utils import formatdate
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from time import time
 from typing import Any, Final
@@ -13,7 +13,7 @@ import httptools
 import structlog
 
 from deviceshare.metrics import ServerMetrics
-from deviceshare.web.crowd import AddressTurns, Crowd, CrowdBounds, Listener
+from deviceshare.web.crowd import AddressTurns, Crowd, Listener
 from deviceshare.web.messages import Handler, Headers, HttpRequest, Refusal, Response, Route, plain
 from deviceshare.web.quoting import Repeats, quoted
 
@@ -108,11 +108,6 @@ class ServedConnection(asyncio.Protocol):
             self.transport.abort()
         elif self._handshake is not None:
             self._handshake.cancel()
-
-    @property
-    def closing(self) -> bool:
-        """Whether nothing more can be sent."""
-        return self.transport is None or self.transport.is_closing()
 
     def finish(self) -> asyncio.Task[None] | None:
         """Ends the connection with the answer under way; its task."""
@@ -374,6 +369,8 @@ _REQUEST: Final = 64 << 10
 """Bytes of a request besides its body. The codes of chunks are a few bytes each: an eighth of the body is enough."""
 _HANDSHAKE: Final = 5.0
 """Seconds, at most, for a TLS handshake."""
+_TLS_SHUTDOWN: Final = 1.0
+"""Seconds for the closing of a TLS connection; asyncio's default for a silent client is 30."""
 
 
 class CannotListen(Exception):
@@ -414,42 +411,30 @@ class Server:
         self.name, self.metrics, self.max_body, self.timeout, self.tenant = name, metrics, max_body, timeout, tenant
         self.turns, self.repeats = AddressTurns(), Repeats()
         self.draining = False
+        """Whether each answer closes its connection, so that clients connect to another replica. Otherwise a request
+        sent on a connection just when `stop` closes it would be lost."""
         self.open = set[ServedConnection]()
         request = max_body + max_body // 8 + _REQUEST
-        self.crowd = Crowd(CrowdBounds(connections, request, max(at_once or 8 * max_body, request), per_address))
+        self.crowd = Crowd(connections, request, max(at_once or 8 * max_body, request), per_address)
         self._routes = {(each.method, each.path): (each.path.strip("/") or "root", each.handler) for each in routes}
-        self._flag, self._host, self._port, self._tls = flag or f"--{name}-bind", host, port, tls is not None
-        self._listener = Listener(
-            name,
-            self.crowd,
-            lambda address: ServedConnection(self, address),
-            self.count_dropped,
-            tls=tls,
-            handshake_timeout=min(timeout, _HANDSHAKE),
-        )
-
-    @property
-    def port(self) -> int:
-        """The port it listens on; where port 0 was requested, the one that the kernel chose."""
-        return self._listener.port
+        self._flag, self._host, self._tls = flag or f"--{name}-bind", host, tls is not None
+        self.port = port
+        """The port it listens on, once it does; where port 0 was requested, the one that the kernel chose."""
+        options: dict[str, object] = {"ssl": tls, "ssl_shutdown_timeout": _TLS_SHUTDOWN}
+        options["ssl_handshake_timeout"] = min(timeout, _HANDSHAKE)
+        receive = partial(ServedConnection, self)
+        self._listener = Listener(name, self.crowd, receive, self.count_dropped, **(options if tls else {}))
 
     async def start(self) -> None:
         """Starts to accept connections; raises CannotListen."""
         try:
-            await self._listener.open(self._host, self._port)
+            self.port = await self._listener.open(self._host, self.port)
         except OSError as error:
             raise CannotListen(
-                f"{self.name}: can't listen on {self._host}:{self._port} ({error.strerror or error}); "
+                f"{self.name}: can't listen on {self._host}:{self.port} ({error.strerror or error}); "
                 f"choose another address with {self._flag}"
             ) from error
         log.info("Started server", server=self.name, host=self._host, port=self.port, tls=self._tls)
-
-    def drain(self) -> None:
-        """From now on each answer closes its connection, so that clients connect to another replica.
-
-        Otherwise a request sent on a connection just when `stop` closes it would be lost.
-        """
-        self.draining = True
 
     async def stop(self) -> None:
         """Stops accepting, and waits for the requests under way, within their timeouts."""

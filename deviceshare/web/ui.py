@@ -15,8 +15,7 @@ from msgspec import Struct
 from deviceshare.domain.answers.picture import Picture
 from deviceshare.domain.answers.pod_view import UseView
 from deviceshare.domain.vendors import label_of
-from deviceshare.web.messages import Client, Handler, HttpRequest, Refusal, Response, Route, plain
-from deviceshare.web.origins import OwnNames, check_origin
+from deviceshare.web.messages import JSON, Client, Handler, HttpRequest, Refusal, Response, Route, check_origin, plain
 
 # The newest state of something that changes in bursts, encoded once for all its readers.
 # A page open on many screens costs no more than on one, and nothing while none is open: a snapshot is made only while
@@ -50,10 +49,10 @@ class EncodedState(NamedTuple):
 class Snapshots:
     """The owner runs `run()` as a task and calls `touch` at each change."""
 
-    def __init__(self, make: Callable[[], bytes | Steps], *, pause: float = PAUSE, tick: float = TICK) -> None:
-        """`make` returns a state, or the steps that end in one, and may raise: the previous state stays the newest.
+    def __init__(self, make: Callable[[], Steps], *, pause: float = PAUSE, tick: float = TICK) -> None:
+        """`make` returns the steps that end in a state, and may raise: the previous state stays the newest.
 
-        It runs on the event loop, on which others have their turns between the steps.
+        They run on the event loop, on which others have their turns between them.
         """
         self._make = make
         self._pause = pause
@@ -121,43 +120,27 @@ class Snapshots:
             self._stale.clear()
             self._begun += 1
             self._took = 0.0
-            body = await self._try()
-            if body is not None:
-                await self._take(body)
+            try:
+                await self._take(await self._made_of(self._make()))
+            except Exception:
+                # A failure here must not stop the process, which binds pods.
+                log.exception("Failed to make a snapshot for the page")
+                self._stale.set()
             await asyncio.sleep(max(self._pause, min(self._took / SHARE, LONGEST_PAUSE)))
-
-    async def _try(self) -> bytes | None:
-        try:
-            with self._timed():
-                made = self._make()
-            return made if isinstance(made, bytes) else await self._made_of(made)
-        except Exception:
-            # A failure here must not stop the process, which binds pods.
-            log.exception("Failed to make a snapshot for the page")
-            self._stale.set()
-            return None
 
     async def _made_of(self, steps: Steps) -> bytes:
         while True:
-            with self._timed():
-                end = perf_counter() + TURN
-                try:
+            began = perf_counter()
+            try:
+                next(steps)
+                while perf_counter() < began + TURN:
                     next(steps)
-                    while perf_counter() < end:
-                        next(steps)
-                except StopIteration as done:
-                    body: bytes = done.value
-                    return body
+            except StopIteration as done:
+                body: bytes = done.value
+                return body
+            finally:
+                self._took += perf_counter() - began
             await asyncio.sleep(0)
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        """Adds what the block takes to what the event loop has spent on this snapshot."""
-        began = perf_counter()
-        try:
-            yield
-        finally:
-            self._took += perf_counter() - began
 
     async def _take(self, body: bytes) -> None:
         if body != self._newest.body:
@@ -196,7 +179,6 @@ _HEADERS: Final = {
 }
 
 
-_NO_USE: Final = UseView(60.0, 0, [])
 _COMPRESSED: Final = 4096
 """Bytes of an answer above which it is."""
 
@@ -234,10 +216,10 @@ class Ui:
     `host` is what the server is bound to.
     """
 
-    def __init__(self, snapshots: Snapshots, host: str, use: Callable[[], Awaitable[UseView]] | None = None) -> None:
+    def __init__(self, snapshots: Snapshots, host: str, use: Callable[[], Awaitable[UseView]]) -> None:
         self._snapshots = snapshots
         self._use = use
-        self._own_names = OwnNames(host)
+        self._host = host
         self._streams = 0
         self._files = {file.name: file.read_bytes() for file in _PAGE.iterdir() if file.suffix in _TYPES}
 
@@ -251,19 +233,21 @@ class Ui:
     def _guarded(self, handler: Handler) -> Handler:
         async def guarded(request: HttpRequest) -> Response | None:
             try:
-                check_origin(request, self._own_names)
+                check_origin(request, self._host)
+                response = await handler(request)
             except Refusal as refusal:
-                refusal.response.headers = {**refusal.response.headers, **_HEADERS}
-                raise
-            return await handler(request)
+                response = refusal.response
+            if response is not None:
+                response.headers = {**_HEADERS, **response.headers}
+            return response
 
         return guarded
 
     async def _to_page(self, _: HttpRequest) -> Response | None:
-        return Response(status=302, headers={**_HEADERS, "Location": "ui"})
+        return Response(status=302, headers={"Location": "ui"})
 
     def _file(self, name: str) -> Handler:
-        headers = {**_HEADERS, "Content-Type": f"{_TYPES[Path(name).suffix]}; charset=utf-8"}
+        headers = {"Content-Type": f"{_TYPES[Path(name).suffix]}; charset=utf-8"}
 
         async def answer(_: HttpRequest) -> Response | None:
             return Response(body=self._files[name], headers=headers)
@@ -273,22 +257,22 @@ class Ui:
     async def _state(self, request: HttpRequest) -> Response | None:
         newest = await self._snapshots.current()
         if not newest.number:
-            return plain("deviceshare is stopping\n", 503, _HEADERS)
-        headers = {**_HEADERS, "Content-Type": "application/json", "Vary": "Accept-Encoding"}
+            return plain("deviceshare is stopping\n", 503)
+        headers = {**JSON, "Vary": "Accept-Encoding"}
         if "gzip" in request.headers.get("accept-encoding", ""):
             return Response(body=newest.packed, headers={**headers, "Content-Encoding": "gzip"})
         return Response(body=newest.body, headers=headers)
 
     async def _answer_use(self, request: HttpRequest) -> Response:
-        body = msgspec.json.encode(await self._use() if self._use else _NO_USE)
-        headers = {**_HEADERS, "Content-Type": "application/json", "Vary": "Accept-Encoding"}
+        body = msgspec.json.encode(await self._use())
+        headers = {**JSON, "Vary": "Accept-Encoding"}
         if len(body) > _COMPRESSED and "gzip" in request.headers.get("accept-encoding", ""):
             body, headers["Content-Encoding"] = await asyncio.to_thread(gzip.compress, body, 1), "gzip"
         return Response(body=body, headers=headers)
 
     async def _events(self, request: HttpRequest) -> Response | None:
         if self._streams >= MAX_STREAMS or self._snapshots.closed:
-            return plain("too many streams: poll /ui/state every few seconds\n", 503, _HEADERS)
+            return plain("too many streams: poll /ui/state every few seconds\n", 503)
         request.client.remove_timeout()  # a stream lasts; STREAM_SECONDS bounds it
         await request.client.begin_stream({**_HEADERS, "Content-Type": "text/event-stream"})
         self._streams += 1

@@ -24,6 +24,7 @@ from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.logs import configure
 from deviceshare.loops.ports import Watcher
+from deviceshare.loops.replica.binder import Binder
 from deviceshare.metrics import Metrics
 from deviceshare.web import extender
 from deviceshare.web.extender import Extender
@@ -113,8 +114,11 @@ class Groups:
         raise NotImplementedError
 
 
-class NoBinds:
+class NoBinds(Binder):
     """Filter and prioritize are measured, bind is not."""
+
+    def __init__(self) -> None:
+        """Nothing is bound."""
 
     def remember(self, pod: Pod) -> None:
         """Nothing is bound later."""

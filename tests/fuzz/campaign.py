@@ -16,8 +16,8 @@ import msgspec
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Kind
+from deviceshare.web.admission import BadReview, decode
 from deviceshare.web.extender import ARGUMENTS, BINDING, PREEMPTION, named_nodes
-from deviceshare.web.review import BadReview, decode
 from tests.fuzz import documents, target, wire
 from tests.fuzz.target import Victim
 

@@ -7,7 +7,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceshare import __version__
-from deviceshare.domain.answers.census import DeviceCount, DeviceMemory
+from deviceshare.domain.answers.census import DeviceMemory
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.placement.device_states import Health, Use
 from deviceshare.metrics import Metrics
@@ -60,7 +60,7 @@ def test_a_request_is_in_flight_until_it_is_answered() -> None:
 def test_cluster_state_is_read_at_each_scrape() -> None:
     """A node or phase that is gone leaves no stale series behind."""
     metrics = Metrics()
-    devices = [DeviceCount("n1", "nvidia.com/gpu", Use.FREE, Health.UNKNOWN, 3)]
+    devices = {("n1", "nvidia.com/gpu", Use.FREE, Health.UNKNOWN): 3}
     groups = {"Bound": 2}
     metrics.watch_cluster(lambda: devices, lambda: groups)
     labels = (("health", "unknown"), ("node", "n1"), ("resource", "nvidia.com/gpu"), ("state", "free"))

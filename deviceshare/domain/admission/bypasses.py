@@ -10,7 +10,7 @@ from posixpath import normpath
 from typing import Final, NamedTuple
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.admission.drafts import Draft, DraftContainer
+from deviceshare.domain.admission.drafts import Draft, DraftContainer, Place
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.domain.vendors import Vendor
@@ -50,13 +50,7 @@ class Way(NamedTuple):
 
 def bypasses(pod: Draft, skip: Collection[str] = ()) -> list[str]:
     """The ways around in a pod, a sentence for each; containers named in `skip` can't be changed any more."""
-    return [_sentence(found, way.does) for way in _ways(vendors.VENDORS) if (found := list(way.find(pod, skip)))]
-
-
-@lru_cache(maxsize=2)
-def _ways(_table: tuple[Vendor, ...]) -> tuple[Way, ...]:
-    """The ways that `ways` finds for a table of vendors."""
-    return tuple(ways())
+    return [_sentence(found, way.does) for way in ways(vendors.VENDORS) if (found := list(way.find(pod, skip)))]
 
 
 def new_bypasses(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
@@ -82,33 +76,21 @@ def _sentence(places: list[str], does: str) -> str:
     return f"{places[0]}{f' (and {len(places) - 1} more)' if len(places) > 1 else ''} {does}"
 
 
-class _Place(NamedTuple):
-    """A container of the pod, and where it stands."""
-
-    field: str
-    position: int
-    container: DraftContainer
-
-    def __str__(self) -> str:
-        return f"spec.{self.field}[{self.position}] {quoted(self.container.name, _LONGEST_NAME)}"
-
-
-def _containers(pod: Draft, skip: Collection[str]) -> Iterator[_Place]:
-    for field, containers in pod.spec.lists():
-        for position, container in enumerate(containers or ()):
-            if container.name not in skip:
-                yield _Place(field, position, container)
+def _named(place: Place) -> str:
+    return f"{place} {quoted(place.container.name, _LONGEST_NAME)}"
 
 
 def _that(does: Callable[[DraftContainer], bool]) -> Callable[[Draft, Collection[str]], Iterator[str]]:
-    return lambda pod, skip: (str(each) for each in _containers(pod, skip) if does(each.container))
+    return lambda pod, skip: (
+        _named(each) for each in pod.spec.places(ephemeral=True, skip=skip) if does(each.container)
+    )
 
 
 def _mounts(vendor: Vendor, pod: Draft, skip: Collection[str]) -> Iterator[str]:
-    for each in _containers(pod, skip):
+    for each in pod.spec.places(ephemeral=True, skip=skip):
         for mount in each.container.volume_mounts or ():
             if _within(_path(mount.mount_path), vendor.device_list):
-                yield f"{each}: the mount {quoted(mount.mount_path or '')}"
+                yield f"{_named(each)}: the mount {quoted(mount.mount_path or '')}"
 
 
 def _host_paths(pod: Draft, _: Collection[str]) -> Iterator[str]:
@@ -124,12 +106,12 @@ def _claims(pod: Draft, _: Collection[str]) -> Iterator[str]:
 
 
 def _limits(pod: Draft, skip: Collection[str]) -> Iterator[str]:
-    for each in _containers(pod, skip):
+    for each in pod.spec.places(ephemeral=True, skip=skip):
         for name, quantity in sorted(each.container.limits.items()):
             vendors_own = name.partition("/")[0] in {vendor.domain for vendor in vendors.VENDORS}
             others = vendors_own and vendors.vendor_of(name) is None and name not in DIALECTS
             if (others or name.startswith(CLASS)) and str(quantity) != "0":
-                yield f"{each}: the limit {quoted(name)}"
+                yield f"{_named(each)}: the limit {quoted(name)}"
 
 
 def _device_annotations(keys: Iterable[str]) -> Iterator[str]:
@@ -162,15 +144,17 @@ _HOST_PID: Final = "shows the pod all processes of its node, and with them their
 _ANNOTATED: Final = "has the container runtime add devices or mounts"
 
 
-def ways() -> Iterator[Way]:
-    """All that can be seen in a pod."""
-    yield Way(_that(lambda container: container.privileged), _PRIVILEGED)
-    yield Way(_that(lambda container: not container.capabilities.isdisjoint(POWERS)), _POWERFUL)
-    yield Way(lambda pod, _: ["spec.hostPID"] if pod.spec.host_pid else [], _HOST_PID)
-    for vendor in vendors.VENDORS:
-        if vendor.device_list:
-            yield Way(partial(_mounts, vendor), f"is a list of devices to {vendor.runtime}")
-    yield Way(lambda pod, _: _device_annotations(pod.metadata.annotations or {}), _ANNOTATED)
-    yield Way(_host_paths, "gives the pod the node's devices, or a way to allocate them")
-    yield Way(_claims, "may allocate devices that deviceshare doesn't count")
-    yield Way(_limits, "allocates devices that deviceshare doesn't count")
+@lru_cache(maxsize=2)
+def ways(table: tuple[Vendor, ...]) -> tuple[Way, ...]:
+    """All that can be seen in a pod, with this table of vendors."""
+    lists = ((vendor, f"is a list of devices to {vendor.runtime}") for vendor in table if vendor.device_list)
+    return (
+        Way(_that(lambda container: container.privileged), _PRIVILEGED),
+        Way(_that(lambda container: not container.capabilities.isdisjoint(POWERS)), _POWERFUL),
+        Way(lambda pod, _: ["spec.hostPID"] if pod.spec.host_pid else [], _HOST_PID),
+        *(Way(partial(_mounts, vendor), does) for vendor, does in lists),
+        Way(lambda pod, _: _device_annotations(pod.metadata.annotations or {}), _ANNOTATED),
+        Way(_host_paths, "gives the pod the node's devices, or a way to allocate them"),
+        Way(_claims, "may allocate devices that deviceshare doesn't count"),
+        Way(_limits, "allocates devices that deviceshare doesn't count"),
+    )

@@ -9,25 +9,16 @@ KAI: https://github.com/kai-scheduler/KAI-Scheduler/tree/main/docs/gpu-sharing
 ACK: https://www.alibabacloud.com/help/en/ack/ack-managed-and-ack-dedicated/user-guide/use-multi-gpu-sharing
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from fractions import Fraction
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.admission.drafts import (
-    CORES,
-    SEVERAL,
-    STRATEGIES,
-    Draft,
-    DraftContainer,
-    DraftResources,
-    Json,
-    Systems,
-)
+from deviceshare.domain.admission.drafts import CORES, SEVERAL, STRATEGIES, Draft, DraftResources, Json, Place, Systems
 from deviceshare.domain.objects.printable import printable, quoted
-from deviceshare.domain.objects.quantities import amount, is_some
+from deviceshare.domain.objects.quantities import amount
 from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, DEVICE_COUNT, GPU_MEM_MIB, GPU_PERCENT, GPUSHARE, WHOLE
 
 HAMI, KAI = "hami", "kai"
@@ -57,18 +48,11 @@ MARKERS: Final = {HAMI: tuple(_HAMI_PARTS)[:1], KAI: (_KAI_FRACTION, _KAI_MEMORY
 """By system, what is in every pod that asks in its words."""
 
 
-class Translation(NamedTuple):
-    """A pod in deviceshare's words."""
+def translated(pod: Draft, dialects: Systems, unsupported: str) -> tuple[Draft, list[Json], list[str], str]:
+    """The pod in deviceshare's words, the patch (RFC 6902) that makes the author's one so, its warnings, and its fault.
 
-    pod: Draft
-    patch: tuple[Json, ...] = ()
-    """What makes the author's pod this one (RFC 6902)."""
-    warnings: tuple[str, ...] = ()
-    fault: str = ""
-
-
-def translated(pod: Draft, dialects: Systems, unsupported: str) -> Translation:
-    """The pod with what it asks for in the words of the systems that are served; unchanged where it is in our own."""
+    Unchanged where it asks in none of the words of the systems that are served.
+    """
     work = _Work(pod)
     if GPUSHARE in dialects:
         work.gpushare()
@@ -77,28 +61,10 @@ def translated(pod: Draft, dialects: Systems, unsupported: str) -> Translation:
     if KAI in dialects:
         work.kai()
     fault = work.fault or ("; ".join(work.lacking) if unsupported == REFUSE else "")
-    return Translation(work.pod, tuple(work.patch), (*work.warnings, *work.lacking), fault)
-
-
-class _Asking(NamedTuple):
-    """A container that may ask for a share."""
-
-    kind: str
-    position: int
-    container: DraftContainer
-
-    @property
-    def limits(self) -> Json:
-        return self.container.limits
-
-    def has(self, name: str) -> bool:
-        """Whether it asks for some of this."""
-        return is_some(self.limits.get(name))
+    return work.pod, work.patch, [*work.warnings, *work.lacking], fault
 
 
 class _Work:
-    """One translation under way."""
-
     def __init__(self, pod: Draft) -> None:
         self.pod = pod
         self.patch: list[Json] = []
@@ -109,26 +75,28 @@ class _Work:
 
     def gpushare(self) -> None:
         """ACK's label divides the memory of each container that asks for some; gpushare itself has only one device."""
-        number, places = (self.pod.metadata.labels or {}).get(SEVERAL), list(self._places())
-        if not any(place.has(ALIYUN_GPU_MEM) for place in places):
+        number, places = (self.pod.metadata.labels or {}).get(SEVERAL), self.pod.spec.places()
+        if not any(place.asks_for(ALIYUN_GPU_MEM) for place in places):
             return
         for place in places:
-            divides = number is not None and place.has(ALIYUN_GPU_MEM) and DEVICE_COUNT not in place.limits
+            divides = (
+                number is not None and place.asks_for(ALIYUN_GPU_MEM) and DEVICE_COUNT not in place.container.limits
+            )
             self._change(place, {DEVICE_COUNT: number} if divides else {}, self._unsupported(place, (CORES,)))
 
     def hami(self) -> None:
         """`nvidia.com/gpu: N` beside a part is a number of devices; alone it is the device plugin's."""
-        places = list(self._places())
-        if not any(place.has(name) for place in places for name in _HAMI_PARTS):
+        places = self.pod.spec.places()
+        if not any(place.asks_for(name) for place in places for name in _HAMI_PARTS):
             return
         for place in places:
             gone = self._unsupported(place, _LACKING)
-            if not any(map(place.has, _HAMI_PARTS)):
+            if not any(map(place.asks_for, _HAMI_PARTS)):
                 self._change(place, {}, gone)
                 continue
-            ours = {_HAMI_PARTS[name]: place.limits[name] for name in _HAMI_PARTS if place.has(name)}
-            if place.has(vendors.NVIDIA.resource):
-                ours[DEVICE_COUNT] = place.limits[vendors.NVIDIA.resource]
+            ours = {_HAMI_PARTS[name]: place.container.limits[name] for name in _HAMI_PARTS if place.asks_for(name)}
+            if place.asks_for(vendors.NVIDIA.resource):
+                ours[DEVICE_COUNT] = place.container.limits[vendors.NVIDIA.resource]
             self._change(place, ours, [*_HAMI_PARTS, vendors.NVIDIA.resource, *gone])
         annotations = self.pod.metadata.annotations or {}
         for name in sorted(annotations.keys() & _HAMI_CHOICE):
@@ -146,7 +114,7 @@ class _Work:
         found = [name for name in (_KAI_FRACTION, _KAI_MEMORY) if annotations.get(name)]
         if not found:
             return
-        name, places = annotations.get(_KAI_CONTAINER, ""), list(self._places())
+        name, places = annotations.get(_KAI_CONTAINER, ""), self.pod.spec.places()
         place = next((each for each in places if not name or each.container.name == name), None)
         if place is None:
             self.fault = f"metadata.annotations[{_KAI_CONTAINER}]: {quoted(name)} is no container of the pod"
@@ -163,7 +131,7 @@ class _Work:
         if count := annotations.get(_KAI_COUNT):
             ours[DEVICE_COUNT] = count
         # Admission may see the pod twice, and people copy pods.
-        if any(place.limits.get(limit) != quantity for limit, quantity in ours.items()):
+        if any(place.container.limits.get(limit) != quantity for limit, quantity in ours.items()):
             self._change(place, ours)
         self._leave_scheduler()
 
@@ -174,36 +142,32 @@ class _Work:
             self.warnings.append(f"metadata.annotations[{_KAI_FRACTION}]: {counts}")
         return str(percent)
 
-    def _places(self) -> Iterator[_Asking]:
-        for kind, containers in self.pod.spec.lists()[:2]:
-            yield from (_Asking(kind, position, each) for position, each in enumerate(containers or ()))
-
-    def _unsupported(self, place: _Asking, names: Collection[str]) -> list[str]:
+    def _unsupported(self, place: Place, names: Collection[str]) -> list[str]:
         """Those of these limits that the container has."""
-        found = list(filter(place.has, names))
+        found = list(filter(place.asks_for, names))
         for name in found:
-            self._lacks(f"spec.{place.kind}[{place.position}].resources.limits[{name}]", _LACKING[name])
+            self._lacks(f"{place}.resources.limits[{name}]", _LACKING[name])
         return found
 
     def _lacks(self, where: str, why: str) -> None:
         self.lacking.append(f"{where} is not supported: {why}")
 
-    def _change(self, place: _Asking, ours: Json, gone: Collection[str] = ()) -> None:
+    def _change(self, place: Place, ours: Json, gone: Collection[str] = ()) -> None:
         """The container with these limits, and without those."""
-        resources, path = place.container.resources, f"/spec/{place.kind}/{place.position}/resources"
-        if not ours and place.limits.keys().isdisjoint(gone):
+        resources, path = place.container.resources, f"/spec/{place.field}/{place.position}/resources"
+        if not ours and place.container.limits.keys().isdisjoint(gone):
             return
         # The API server fills in the requests of such resources by their limits, and did so before it asked us.
         limits, requests = (
             {name: quantity for name, quantity in (each or {}).items() if name not in gone} | ours
-            for each in (place.limits, resources and resources.requests)
+            for each in (place.container.limits, resources and resources.requests)
         )
         if resources is None:
             self.patch.append({"op": "add", "path": path, "value": {"limits": limits, "requests": requests}})
         else:
             self.patch.append({"op": "add", "path": f"{path}/limits", "value": limits})
             self.patch.append({"op": "add", "path": f"{path}/requests", "value": requests})
-        field = "containers" if place.kind == "containers" else "init_containers"
+        field = "containers" if place.field == "containers" else "init_containers"
         containers = list(getattr(self.pod.spec, field))
         containers[place.position] = replace(place.container, resources=DraftResources(limits, requests))
         spec: Any = {field: containers}

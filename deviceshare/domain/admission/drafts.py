@@ -8,27 +8,19 @@ A pod concerns deviceshare that names a group, or whose containers ask for a sha
 group's name, and is empty where it names none: mirrors and webhooks select by the label's existence.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects import share_wishes
+from deviceshare.domain.objects import share_wishes, shares
 from deviceshare.domain.objects.groups import name_fault
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.quantities import amount, is_some
-from deviceshare.domain.objects.shares import (
-    DEVICE_COUNT,
-    DIALECTS,
-    FAMILIES,
-    NO_SHARE,
-    SYSTEMS,
-    ShareRequest,
-    is_annotation,
-    share_request,
-)
+from deviceshare.domain.objects.shares import DIALECTS, NO_SHARE, SYSTEMS, ShareRequest, is_annotation, share_request
 from deviceshare.domain.wording import listed
 
 STRATEGIES: Final = ("binpack", "spread")
@@ -98,6 +90,21 @@ class DraftContainer(Struct, frozen=True, rename="camel"):
         return (self.resources and self.resources.limits) or {}
 
 
+class Place(NamedTuple):
+    """A container, and where it stands in its pod."""
+
+    field: str
+    position: int
+    container: DraftContainer
+
+    def __str__(self) -> str:
+        return f"spec.{self.field}[{self.position}]"
+
+    def asks_for(self, resource: str) -> bool:
+        """Whether its limits have some of this."""
+        return is_some(self.container.limits.get(resource))
+
+
 class HostPath(Struct, frozen=True):
     path: str | None = None
 
@@ -127,6 +134,16 @@ class DraftSpec(Struct, frozen=True, rename="camel"):
             ("ephemeralContainers", self.ephemeral_containers),
         )
 
+    def places(self, *, ephemeral: bool = False, skip: Collection[str] = ()) -> list[Place]:
+        """Its containers and init containers, or all, and where they stand, but for those with names to skip."""
+        lists = self.lists()[: 3 if ephemeral else 2]
+        return [
+            Place(kind, position, each)
+            for kind, containers in lists
+            for position, each in enumerate(containers or ())
+            if each.name not in skip
+        ]
+
     @property
     def share(self) -> ShareRequest:
         """The parts of devices that its containers ask for; ephemeral containers can't ask for anything."""
@@ -139,10 +156,6 @@ class Draft(Struct, frozen=True, rename="camel"):
     metadata: DraftMeta = field(default_factory=DraftMeta)
     spec: DraftSpec = field(default_factory=DraftSpec)
 
-    def concern(self, dialects: Systems) -> "Concern | None":
-        """See `concern_of`."""
-        return concern_of(self.metadata.labels, self.metadata.annotations, self.spec.share, dialects)
-
     def misspelt(self, dialects: Systems) -> str:
         """Which of deviceshare's names its author misspelt, and what may be meant; "" where all are right."""
         for key in sorted(self.metadata.annotations or ()):
@@ -152,9 +165,9 @@ class Draft(Struct, frozen=True, rename="camel"):
         served = [row for name, row in sorted(DIALECTS.items()) if name not in _off(dialects)]
         for where, name, limits in self._limits():
             meant = listed((row.resource for row in served if name.startswith(row.family)), link="or")
-            if name == DEVICE_COUNT and not any(is_some(limits.get(each)) for each in DIALECTS):
+            if name == shares.DEVICE_COUNT and not any(is_some(limits.get(each)) for each in DIALECTS):
                 return f"{where} says on how many devices, not how much of each: add {meant}"
-            if meant and name not in DIALECTS and name not in (*OF_OTHERS, DEVICE_COUNT):
+            if meant and name not in DIALECTS and name not in (*OF_OTHERS, shares.DEVICE_COUNT):
                 return f"{where} means nothing to deviceshare: did you mean {meant}?"
         return ""
 
@@ -166,12 +179,11 @@ class Draft(Struct, frozen=True, rename="camel"):
 
     def _limits(self) -> Iterator[tuple[str, str, Json]]:
         """The limits by which containers ask for shares, or may mean to: where each is, its name, the container's."""
-        for kind, containers in self.spec.lists()[:2]:
-            for position, container in enumerate(containers or ()):
-                limits = container.limits
-                for name in sorted(limits):
-                    if name.startswith(FAMILIES):
-                        yield f"spec.{kind}[{position}].resources.limits[{name}]", name, limits
+        for place in self.spec.places():
+            limits = place.container.limits
+            for name in sorted(limits):
+                if name.startswith(shares.FAMILIES):
+                    yield f"{place}.resources.limits[{name}]", name, limits
 
 
 def concerns(labels: Names, annotations: Names, share: ShareRequest = NO_SHARE, dialects: Systems = SYSTEMS) -> bool:
@@ -196,12 +208,12 @@ class Concern(NamedTuple):
     """Its annotations that only deviceshare may write."""
 
 
-def concern_of(labels: Names, annotations: Names, share: ShareRequest, dialects: Systems) -> Concern | None:
+def concern_of(metadata: DraftMeta | ObjectMeta, share: ShareRequest, dialects: Systems) -> Concern | None:
     """What the pod asks for; None where it doesn't concern deviceshare."""
+    labels, annotations = metadata.labels or {}, metadata.annotations or {}
     if not concerns(labels, annotations, share, dialects):
         return None
-    annotations = annotations or {}
-    fault = _share_fault(share, dialects) or _group_fault(labels or {}, annotations, share)
+    fault = _share_fault(share, dialects) or _group_fault(labels, annotations, share)
     ours = sorted(filter(is_ours_alone, annotations))
     fault = fault or _strategy_fault(annotations, share) or share_wishes.fault(annotations, bool(share))
     return Concern(annotations.get(contract.GROUP, ""), share, fault, ours)
@@ -226,25 +238,17 @@ def _share_fault(share: ShareRequest, dialects: Systems) -> str:
 def _group_fault(labels: Mapping[str, str], annotations: Mapping[str, str], share: ShareRequest) -> str:
     name, label = annotations.get(contract.GROUP), labels.get(contract.GROUP)
     field = f"metadata.labels[{contract.GROUP}]"
-    if name is None and share and not label:
-        return ""
-    if name is None and not label:
-        return (
-            f"{field} is empty, as deviceshare sets it on pods that ask for a share, and no container does: "
-            "leave the label out"
-        )
+    if name is None and label:
+        cure = f"join the group with the annotation {contract.GROUP}: {label} and leave the label out"
+        return f"{field} is written by deviceshare only: {cure}"
     if name is None:
-        return (
-            f"{field} is written by deviceshare only: "
-            f"join the group with the annotation {contract.GROUP}: {label} and leave the label out"
-        )
+        empty = f"{field} is empty, as deviceshare sets it on pods that ask for a share, and no container does"
+        return "" if share else f"{empty}: leave the label out"
     if fault := name_fault(name):
         return f"metadata.annotations[{contract.GROUP}]: {fault}; `kubectl get sdg` lists the groups"
     if label not in (None, name):
-        return (
-            f"{field} says {label!r}, but the annotation of that name says {name!r}: "
-            "leave the label out, deviceshare sets it"
-        )
+        text = f"{field} says {label!r}, but the annotation of that name says {name!r}"
+        return f"{text}: leave the label out, deviceshare sets it"
     return ""
 
 

@@ -13,20 +13,12 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import fields
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.groups import (
-    DEFAULT_LIFE,
-    AllowedNamespaces,
-    Group,
-    GroupLife,
-    GroupSpec,
-    name_fault,
-    spec_faults,
-    users,
-)
+from deviceshare.domain.objects import groups
+from deviceshare.domain.objects.groups import DEFAULT_LIFE, Group, GroupLife, GroupSpec, name_fault, spec_faults, users
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.reasons import Reason
-from deviceshare.domain.wording import listed
+from deviceshare.domain.wording import counted, listed
 
 _DELETE_PODS = "delete them or scale their workloads to 0 first, or set spec.deletionPolicy to AfterLastPod"
 _NOT_YET = "deviceshare has yet to put the finalizer of deletionPolicy AfterLastPod on it: retry in a moment"
@@ -36,7 +28,7 @@ _LISTED = 10
 
 _FIELDS: Final = {
     path: sorted(each.encode_name for each in fields(type_))
-    for path, type_ in (("spec", GroupSpec), ("spec.allowedNamespaces", AllowedNamespaces))
+    for path, type_ in (("spec", GroupSpec), ("spec.allowedNamespaces", groups.AllowedNamespaces))
 }
 
 
@@ -112,9 +104,9 @@ def review_deleted_group(group: Group, pods: Iterable[Pod], life: GroupLife = DE
     later = life.outlives_deletion(group.spec.deletion_policy)
     if later and contract.PODS_FINALIZER in group.metadata.finalizers:
         return ""
-    number = "1 pod" if len(found) == 1 else f"{len(found)} pods"
     cure = _NOT_YET if later else _DELETE_PODS
-    return f"SharedDeviceGroup {group.name!r} is used by {number}: {listed(found, most=_LISTED)}; {cure}"
+    named = f"{counted(len(found), 'pod')}: {listed(found, most=_LISTED)}"
+    return f"SharedDeviceGroup {group.name!r} is used by {named}; {cure}"
 
 
 # NodeDevices. An agent runs on a node beside other programs, some of them as root. One that takes over the agent must

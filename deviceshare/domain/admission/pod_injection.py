@@ -15,25 +15,14 @@ from typing import Any, Final, NamedTuple
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.dialects import translated
-from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, concerns
+from deviceshare.domain.admission.drafts import Draft, DraftSpec, Json, Place, concern_of, concerns
 from deviceshare.domain.admission.settings import DEFAULTS, GATES, GROW, HOST, InjectionSettings
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.groups import Group, claim_name
 from deviceshare.domain.objects.hardware import HOOK, NO_LIMITS
 from deviceshare.domain.objects.quantities import is_some
 from deviceshare.domain.objects.share_wishes import PREFERRED
-from deviceshare.domain.objects.shares import (
-    ALIYUN_GPU_MEM,
-    DIALECTS,
-    INITS,
-    METAGPU,
-    MIB_PER_GIB,
-    NO_SHARE,
-    Need,
-    ShareRequest,
-    container_annotation,
-    field_path,
-)
+from deviceshare.domain.objects.shares import DIALECTS, NO_SHARE, Need, ShareRequest, container_annotation, field_path
 from deviceshare.domain.vendors import Vendor
 
 _NOTHING: Final = "is 0: deviceshare leaves the pod alone, and its image's own variables may show it every device"
@@ -55,8 +44,8 @@ def inject(
     `group` is the group it names, None if it isn't found; `group_known` says whether that is certain enough for a
     warning.
     """
-    pod, translation, warned, unclear = translated(pod, settings.dialects, settings.unsupported)
-    concern = pod.concern(settings.dialects)
+    pod, patch, warnings, unclear = translated(pod, settings.dialects, settings.unsupported)
+    concern = concern_of(pod.metadata, pod.spec.share, settings.dialects)
     if fault := unclear or pod.misspelt(settings.dialects) or (concern.fault if concern else ""):
         return Injection(refusal=fault)
     if concern is None:
@@ -65,7 +54,6 @@ def inject(
     if group is not None and group.claim:
         return _by_claim(pod, group, concern.ours, settings)
     asking = _shares_of(pod.spec, share) if share else {}
-    patch, warnings = [*translation], [*warned]
     # Only deviceshare may write these: such a pod was copied from one that had devices.
     patch += ({"op": "remove", "path": _pointer("annotations", key)} for key in concern.ours)
     removed = "is removed: deviceshare sets it when the pod gets devices"
@@ -74,7 +62,7 @@ def inject(
     patch += _scheduling(pod.spec, share, settings)
     patch += _tolerations(pod.spec, share, settings)
     patch += _runtime_class(pod.spec, settings.runtime_class, warnings)
-    of_containers = _environments(pod.spec.lists(), asking, settings, in_group=bool(name))
+    of_containers = _environments(pod.spec.places(ephemeral=True), asking, settings, in_group=bool(name))
     patch += of_containers.patch
     warnings += of_containers.warnings
     patch += _annotations(pod, {contract.ISOLATION: settings.isolation} if share else {}, warnings)
@@ -95,14 +83,14 @@ def _by_claim(pod: Draft, group: Group, ours: Iterable[str], settings: Injection
     others = [each for each in spec.resource_claims or () if each.get("name") != contract.POD_CLAIM]
     if (named := [*others, _named_claim(group)]) != spec.resource_claims:
         patch.append(_set("/spec/resourceClaims", named))
-    for field, containers in spec.lists()[:2]:
-        for position, container in enumerate(containers or ()):
-            if container.resources is None:
-                patch.append(_set(f"/spec/{field}/{position}/resources", {"claims": [_USED_CLAIM]}))
-            elif _USED_CLAIM not in (claims := container.resources.claims or []):
-                patch.append(_set(f"/spec/{field}/{position}/resources/claims", [*claims, _USED_CLAIM]))
+    for place in spec.places():
+        resources, path = place.container.resources, f"/spec/{place.field}/{place.position}/resources"
+        if resources is None:
+            patch.append(_set(path, {"claims": [_USED_CLAIM]}))
+        elif _USED_CLAIM not in (claims := resources.claims or []):
+            patch.append(_set(f"{path}/claims", [*claims, _USED_CLAIM]))
     # Programs share the devices as those of other groups do.
-    frameworks = _environments(spec.lists()[:2], {}, settings, in_group=True, by_claim=True)
+    frameworks = _environments(spec.places(), {}, settings, in_group=True, by_claim=True)
     return Injection([*patch, *frameworks.patch], frameworks.warnings)
 
 
@@ -122,10 +110,10 @@ def lacks_claim(pod: Draft, group: Group) -> str:
     """What a pod lacks to get the group's devices by its ResourceClaim, or ""."""
     if _named_claim(group) not in (pod.spec.resource_claims or ()):
         return f"spec.resourceClaims: {contract.POD_CLAIM}"
-    for field, containers in pod.spec.lists()[:2]:
-        for position, container in enumerate(containers or ()):
-            if _USED_CLAIM not in ((container.resources and container.resources.claims) or ()):
-                return f"spec.{field}[{position}].resources.claims: {contract.POD_CLAIM}"
+    for place in pod.spec.places():
+        resources = place.container.resources
+        if _USED_CLAIM not in ((resources and resources.claims) or ()):
+            return f"{place}.resources.claims: {contract.POD_CLAIM}"
     return ""
 
 
@@ -136,9 +124,9 @@ def inject_ephemeral(pod: Draft, existing: Collection[str], settings: InjectionS
     """
     if not concerns(pod.metadata.labels, pod.metadata.annotations):
         return Injection()
-    added = [("ephemeralContainers", pod.spec.ephemeral_containers)]
-    in_group = contract.GROUP in (pod.metadata.annotations or {})
-    return _environments(added, {}, settings, in_group=in_group, skip=existing)
+    new = pod.spec.places(ephemeral=True, skip=existing)
+    added = (each for each in new if each.field == "ephemeralContainers")
+    return _environments(added, {}, settings, in_group=contract.GROUP in (pod.metadata.annotations or {}))
 
 
 # The pod, but for its containers.
@@ -287,7 +275,7 @@ class ShareOf(NamedTuple):
     """The whole pod's."""
     has_env_from: bool
 
-    def variables(self, *, framework_limits: bool, memory_limits: str = NO_LIMITS) -> Iterator[Variable]:
+    def variables(self, settings: InjectionSettings) -> Iterator[Variable]:
         """What the Binding says of it, by the names under which programs look for it; then what is known before."""
         for vendor in vendors.vendors_of(self.request.of):
             path = field_path(shares.devices_of_container(vendor, self.container))
@@ -296,27 +284,27 @@ class ShareOf(NamedTuple):
         yield self._late("DEVICESHARE_PERCENT", shares.PERCENT, owned=True)
         yield self._late("DEVICESHARE_MEMORY_FRACTION", shares.MEMORY_FRACTION, owned=True)
         nvidia = vendors.NVIDIA.resource in self.request.of
-        if nvidia and memory_limits != NO_LIMITS:
+        if nvidia and settings.memory_limits != NO_LIMITS:
             yield self._late("CUDA_DEVICE_MEMORY_LIMIT", shares.INTERCEPTED, owned=True)
-        if nvidia and memory_limits == HOOK:
+        if nvidia and settings.memory_limits == HOOK:
             yield self._late("NVIDIA_GPU_MEMORY_LIMIT", shares.HARD_LIMIT, owned=True)
             yield self._late("NVIDIA_GPU_MEMORY_REQUEST", shares.SOFT_LIMIT, owned=True)
-        if self.resource == ALIYUN_GPU_MEM:
+        if self.resource == shares.ALIYUN_GPU_MEM:
             yield self._late("ALIYUN_COM_GPU_MEM_IDX", shares.DEVICE_INDEX)
             yield self._late("ALIYUN_COM_GPU_MEM_DEV", shares.DEVICE_GIB)
-        if self.resource == METAGPU:
+        if self.resource == shares.METAGPU:
             yield self._late("METAGPU_MAX_MEM", shares.MEMORY_LIMIT)
-        if framework_limits:
+        if settings.framework_limits:
             # What a ConfigMap or a Secret sets isn't known here, and the fraction's other name would be fatal.
             jax = self._late(_JAX_FRACTION, shares.HEAP_FRACTION, gives_way_to=(_JAX_NEW_FRACTION,))
             yield jax._replace(withheld=self.has_env_from)
             yield self._late("PYTORCH_ALLOC_CONF", shares.PYTORCH, gives_way_to=_PYTORCH_OTHERS)
         yield CUDA_ORDER
-        if self.resource == ALIYUN_GPU_MEM:
+        if self.resource == shares.ALIYUN_GPU_MEM:
             own = sum(need.memory_mib for need in self.request.container(self.container))
-            yield Variable("ALIYUN_COM_GPU_MEM_POD", value=str(_together(self.request.needs) // MIB_PER_GIB))
-            yield Variable("ALIYUN_COM_GPU_MEM_CONTAINER", value=str(own // MIB_PER_GIB))
-        if framework_limits:
+            yield Variable("ALIYUN_COM_GPU_MEM_POD", value=str(_together(self.request.needs) // shares.MIB_PER_GIB))
+            yield Variable("ALIYUN_COM_GPU_MEM_CONTAINER", value=str(own // shares.MIB_PER_GIB))
+        if settings.framework_limits:
             yield GROWTH
 
     def _late(self, name: str, kind: str, *, owned: bool = False, gives_way_to: tuple[str, ...] = ()) -> Variable:
@@ -338,8 +326,8 @@ def _shares_of(spec: DraftSpec, request: ShareRequest) -> dict[str, ShareOf]:
 
 def _together(needs: tuple[Need, ...]) -> int:
     """MiB of the pod as a whole, as Kubernetes counts init containers: the larger, not the sum."""
-    inits = [need.memory_mib for need in needs if need.role in INITS]
-    return max(sum(need.memory_mib for need in needs if need.role not in INITS), *inits, 0)
+    inits = [need.memory_mib for need in needs if need.role in shares.INITS]
+    return max(sum(need.memory_mib for need in needs if need.role not in shares.INITS), *inits, 0)
 
 
 class _Variables(NamedTuple):
@@ -357,16 +345,21 @@ def _variables(
 ) -> _Variables:
     """First the agent's, then references, so that others may refer to them as `$(NVIDIA_VISIBLE_DEVICES)`, then values.
 
-    Of vendors that serve no share of the container's own, it sees the devices of its group.
+    By the agent's a container finds the agent of its node (docs/inside.md). Of vendors that serve no share of its own,
+    it sees the devices of its group.
     """
-    own = [CUDA_ORDER]
-    if share:
-        own = list(share.variables(framework_limits=settings.framework_limits, memory_limits=settings.memory_limits))
+    own = list(share.variables(settings)) if share else [CUDA_ORDER]
     if share is None and in_group and settings.group_memory == GROW:
         own += (JAX_GROWS, GROWTH)
     names = {each.name for each in own}
     of_group = (Variable(vendor.env, vendor.field_path, owned=True) for vendor in table if vendor.env not in names)
-    every = [*_agent(settings.agent_url), *of_group, *own]
+    # A pod's node isn't known at its admission, so the kubelet resolves its address at each start of a container.
+    agent, host = list[Variable](), contract.AGENT_HOST_VARIABLE
+    if HOST in settings.agent_url:
+        agent.append(Variable(host, "status.hostIP", owned=True))
+    if url := settings.agent_url.replace(HOST, f"$({host})", 1):
+        agent.append(Variable(contract.AGENT_VARIABLE, value=url, owned=True))
+    every = [*agent, *of_group, *own]
     return _Variables(
         {each.name: each for each in every},
         frozenset(name for each in every for name in (each.name, *each.gives_way_to)),
@@ -374,45 +367,29 @@ def _variables(
     )
 
 
-def _agent(template: str) -> Iterator[Variable]:
-    """By what a container finds the agent of its node (docs/inside.md).
-
-    A pod's node isn't known at its admission, so its address is resolved by the kubelet at each start of a container.
-    """
-    host = contract.AGENT_HOST_VARIABLE
-    if HOST in template:
-        yield Variable(host, "status.hostIP", owned=True)
-    if template:
-        yield Variable(contract.AGENT_VARIABLE, value=template.replace(HOST, f"$({host})", 1), owned=True)
-
-
 def _environments(
-    lists: Iterable[tuple[str, list[DraftContainer] | None]],
+    places: Iterable[Place],
     asking: Mapping[str, ShareOf],
     settings: InjectionSettings,
     *,
     in_group: bool,
-    skip: Collection[str] = (),
     by_claim: bool = False,
 ) -> Injection:
-    """The containers' variables, but for those of containers to skip; ephemeral ones can't ask for a share."""
+    """The variables of these containers; ephemeral ones can't ask for a share."""
     patch, warnings = list[Json](), list[str]()
     table: tuple[Vendor, ...] = () if by_claim else vendors.VENDORS
-    for field, containers in lists:
-        for position, container in enumerate(containers or ()):
-            if container.name in skip:
-                continue
-            share = None if field == "ephemeralContainers" else asking.get(container.name)
-            env, wanted = container.env or [], _variables(table, share, settings, in_group=in_group)
-            complete, overridden = _merged(env, wanted)
-            if complete != env:
-                patch.append(_set(f"/spec/{field}/{position}/env", complete))
-            where = f"spec.{field}[{position}] {container.name!r}"
-            replaced = (
-                "is replaced: deviceshare sets it for every pod to which it gives devices (take it out of the manifest"
-                " of a bare pod: applied a second time, it is refused)"
-            )
-            warnings += [f"{where}: env {name} {replaced}" for name in overridden]
+    for place in places:
+        container = place.container
+        share = None if place.field == "ephemeralContainers" else asking.get(container.name)
+        env, wanted = container.env or [], _variables(table, share, settings, in_group=in_group)
+        complete, overridden = _merged(env, wanted)
+        if complete != env:
+            patch.append(_set(f"/spec/{place.field}/{place.position}/env", complete))
+        replaced = (
+            "is replaced: deviceshare sets it for every pod to which it gives devices (take it out of the manifest"
+            " of a bare pod: applied a second time, it is refused)"
+        )
+        warnings += [f"{place} {container.name!r}: env {name} {replaced}" for name in overridden]
     return Injection(patch, warnings)
 
 

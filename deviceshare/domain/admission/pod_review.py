@@ -12,20 +12,13 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.drafts import Draft, Systems, concern_of, concerns, is_ours_alone
 from deviceshare.domain.admission.pod_injection import given_by_claim, reads
 from deviceshare.domain.admission.settings import EXTENDER, GATES
+from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pod_spec import Container
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.share_wishes import resize_fault
-from deviceshare.domain.objects.shares import (
-    DIALECTS,
-    GPU_PERCENT,
-    MIB_PER_GIB,
-    SYSTEMS,
-    ShareRequest,
-    in_gib,
-    token_fault,
-)
+from deviceshare.domain.objects.shares import DIALECTS, MIB_PER_GIB, SYSTEMS, ShareRequest, in_gib, token_fault
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
 
@@ -63,26 +56,26 @@ def review_new_pod(
     `placement` is one of PLACEMENTS. `outsider` is why the group takes no pods of the pod's namespace, and
     `lacks_claim` what the pod lacks to get its devices by a ResourceClaim.
     """
-    concern = concern_of(pod.metadata.labels, pod.metadata.annotations, pod.share, dialects)
+    concern = concern_of(pod.metadata, pod.share, dialects)
     if concern is None:
         return ""
     share = concern.share
     if group is not None and group.claim:
         return concern.fault or _by_claim_fault(pod, group, concern.ours, outsider, lacks_claim)
+    lacking = pod.lacking(_vendors(pod.group, group, share.of))
     return (
         concern.fault
         or _annotations_fault(concern.ours, pod.metadata.annotations)
         or (f"metadata.annotations[{contract.GROUP}]: {outsider}" if outsider else "")
         or _placement_fault(pod, placement)
         or _own_devices_fault(pod, share)
-        or _injection_fault(pod, group, share)
+        or (f"spec.containers: {_NOT_INJECTED.format(listed(lacking))}" if lacking else "")
         or _share_of_the_whole_pod(pod)
         or (_foreign_share(pod, group, share) or _too_large(pod, share, largest(share.of)) if share else "")
     )
 
 
 def _by_claim_fault(pod: Pod, group: Group, ours: list[str], outsider: Reason | None, lacks_claim: str) -> str:
-    """Of a pod that is to get the group's devices by a ResourceClaim."""
     given, annotations = given_by_claim(group), pod.metadata.annotations
     others = [key for key in ours if annotations[key] != given.get(key)]
     name, injected = f"metadata.annotations[{contract.GROUP}]", given.items() <= annotations.items()
@@ -146,11 +139,6 @@ def _own_devices_fault(pod: Pod, share: ShareRequest) -> str:
     return f"spec.resources.limits[{min(found)}]: {cure}" if found else ""
 
 
-def _injection_fault(pod: Pod, group: Group | None, share: ShareRequest) -> str:
-    lacking = pod.lacking(_vendors(pod.group, group, share.of))
-    return "spec.containers: " + _NOT_INJECTED.format(listed(lacking)) if lacking else ""
-
-
 def _vendors(name: str, group: Group | None, share: Sequence[str]) -> Sequence[Vendor]:
     """The vendors whose variables a pod needs: all where it isn't known what the group of this name requests."""
     if not name:
@@ -161,12 +149,8 @@ def _vendors(name: str, group: Group | None, share: Sequence[str]) -> Sequence[V
 
 def _share_of_the_whole_pod(pod: Pod) -> str:
     found = pod.spec.resources.parts if pod.spec.resources.limits else ()
-    return (
-        f"spec.resources.limits[{min(found)}]: a container asks for a share, not the pod as a whole; "
-        "move the limit to the container that uses it"
-        if found
-        else ""
-    )
+    text = "a container asks for a share, not the pod as a whole; move the limit to the container that uses it"
+    return f"spec.resources.limits[{min(found)}]: {text}" if found else ""
 
 
 def _foreign_share(pod: Pod, group: Group | None, share: ShareRequest) -> str:
@@ -190,7 +174,7 @@ def _too_large(pod: Pod, share: ShareRequest, most: int) -> str:
     where, asked = _first(pod, share, need.container)
     return (
         f"{where}.resources.limits[{asked}]: {need} of one device, but the largest on any shared node has"
-        f" {in_gib(most)}: ask for at most {most // MIB_PER_GIB}, or for a part in percent ({GPU_PERCENT})"
+        f" {in_gib(most)}: ask for at most {most // MIB_PER_GIB}, or for a part in percent ({shares.GPU_PERCENT})"
     )
 
 
@@ -221,17 +205,16 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
         return ""
     if changed := _changed(old.metadata.labels, new.metadata.labels, {contract.GROUP}):
         return f"metadata.labels[{changed}] can't be changed: delete the pod and create it with another group or share"
-    if fault := _rebind_fault(old, new):
-        return f"metadata.annotations[{contract.REBIND}]: {fault}"
-    if fault := _resize_fault(old, new):
-        return f"metadata.annotations[{contract.RESIZE}]: {fault}"
-    if _ungated(old, new):
+    if fault := _request_fault(old.metadata.annotations, new.metadata.annotations):
+        return fault
+    before, after = ({gate.name for gate in each.spec.scheduling_gates} for each in (old, new))
+    if contract.PLACEMENT_GATE in before - after:
         return (
             f"spec.schedulingGates: {contract.PLACEMENT_GATE} is removed by deviceshare, together with the pod's"
             " devices and its node: leave it as it is"
         )
     ours = {key for each in metadata for key in each.annotations if is_ours_alone(key)} | contract.USERS
-    ours -= {contract.REBIND, contract.RESIZE}
+    ours -= _REQUESTS.keys()
     changed = _changed(old.metadata.annotations, new.metadata.annotations, ours)
     if changed in contract.USERS:
         what = changed.removeprefix(contract.PREFIX)
@@ -242,27 +225,24 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
     return _TOO_LARGE if size > MAX_ANNOTATIONS and size > _size(old.metadata.annotations) else ""
 
 
-def _rebind_fault(old: Pod, new: Pod) -> str:
-    """Why this may not be requested, or "". Who may change a pod may ask for it: nothing but its own share is moved."""
-    token = new.metadata.annotations.get(contract.REBIND)
-    if token is None or token == old.metadata.annotations.get(contract.REBIND):
-        return ""
-    if contract.SHARES not in new.metadata.annotations:
-        return (
-            "the pod has no share of a device that could be replaced: leave it out"
-            " (a group's devices are replaced by deviceshare rebind GROUP)"
-        )
-    return token_fault(token)
+_REQUESTS: Final = {
+    contract.REBIND: (
+        token_fault,
+        "replaced: leave it out (a group's devices are replaced by deviceshare rebind GROUP)",
+    ),
+    contract.RESIZE: (resize_fault, "resized: leave it out"),
+}
 
 
-def _resize_fault(old: Pod, new: Pod) -> str:
-    """Why other sizes may not be requested, or ""."""
-    wanted = new.metadata.annotations.get(contract.RESIZE)
-    if wanted is None or wanted == old.metadata.annotations.get(contract.RESIZE):
-        return ""
-    if contract.SHARES not in new.metadata.annotations:
-        return "the pod has no share of a device that could be resized: leave it out"
-    return resize_fault(wanted)
+def _request_fault(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """Why this may not be requested of a pod, or "". Who may change it may ask for it: only its own share changes."""
+    for key, (fault_of, done) in _REQUESTS.items():
+        wanted = new.get(key)
+        if wanted is not None and wanted != old.get(key):
+            none = "" if contract.SHARES in new else f"the pod has no share of a device that could be {done}"
+            if fault := none or fault_of(wanted):
+                return f"metadata.annotations[{key}]: {fault}"
+    return ""
 
 
 def review_ephemeral_containers(pod: Draft, existing: Collection[str], group: Group | None) -> str:
@@ -280,8 +260,3 @@ def review_ephemeral_containers(pod: Draft, existing: Collection[str], group: Gr
 
 def _changed(old: Mapping[str, str], new: Mapping[str, str], keys: Collection[str]) -> str:
     return next((key for key in sorted(keys) if old.get(key) != new.get(key)), "")
-
-
-def _ungated(old: Pod, new: Pod) -> bool:
-    before, after = ({gate.name for gate in each.spec.scheduling_gates} for each in (old, new))
-    return contract.PLACEMENT_GATE in before - after

@@ -4,7 +4,7 @@ Whoever may create groups could create any number of them, so only a bounded num
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from deviceshare.domain.answers.device_parts import allocated
@@ -23,22 +23,11 @@ OTHERS: Final = "(others)"
 PHASES: Final = frozenset({PENDING, BOUND, DEGRADED, TERMINATING})
 
 
-class DeviceCount(NamedTuple):
-    """How many devices of one resource on one node are used so and are in this health."""
-
-    node: str
-    resource: str
-    use: Use
-    health: Health
-    number: int
-
-
-def count_devices(fleet: Fleet) -> Iterable[DeviceCount]:
-    """Every node, resource, use and health that there is."""
-    for name in fleet.names():
-        found = Counter((each.device.resource, each.use, each.health) for each in fleet.states(name))
-        for (resource, use, health), number in sorted(found.items()):
-            yield DeviceCount(name, resource, use, health, number)
+def count_devices(fleet: Fleet) -> Mapping[tuple[str, str, Use, Health], int]:
+    """How many devices of one resource on one node are used so and are in this health, sorted by all of these."""
+    every = ((name, state) for name in fleet.names() for state in fleet.states(name))
+    found = Counter((name, state.device.resource, state.use, state.health) for name, state in every)
+    return dict(sorted(found.items()))
 
 
 def allocated_twice(fleet: Fleet) -> dict[str, int]:
@@ -104,11 +93,8 @@ class GroupCount(NamedTuple):
     """Since when it holds devices without a pod, RFC 3339; "" where it doesn't."""
 
 
-class GroupCensus(NamedTuple):
-    """The groups that are listed, and how many more there are."""
-
-    groups: list[GroupCount]
-    left_out: int
+GroupCensus = tuple[list[GroupCount], int]
+"""The groups that are listed, and how many more there are."""
 
 
 def count_each_group(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod], most: int) -> GroupCensus:
@@ -124,7 +110,7 @@ def count_each_group(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod],
 
     ranked = sorted(groups, key=rank)
     listed = ranked[:most]
-    return GroupCensus([_count(fleet, each, waiting.get(each.name, [])) for each in listed], len(ranked) - len(listed))
+    return [_count(fleet, each, waiting.get(each.name, [])) for each in listed], len(ranked) - len(listed)
 
 
 def _count(fleet: Fleet, group: Group, waiting: list[Pod]) -> GroupCount:

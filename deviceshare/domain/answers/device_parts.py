@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from deviceshare.domain.objects.hardware import Overuse
 from deviceshare.domain.objects.shares import MIB_PER_GIB, WHOLE, Share, in_gib
-from deviceshare.domain.placement.device_states import ALLOCATED, DeviceState, Sharer, Use
+from deviceshare.domain.placement.device_states import ALLOCATED, DeviceState, Use
 from deviceshare.domain.placement.rooms import capacity, mib, used
 from deviceshare.domain.wording import listed
 
@@ -89,28 +89,28 @@ def allocated(state: DeviceState) -> AllocatedAmount:
 
 def parts(state: DeviceState, limits: Callable[[str], str] = lambda _: "") -> list[PodPart]:
     """What pods have of the device, by name; `limits` as NodeDevices.limits_of, where that is to be shown."""
-    return [_part(state, sharer, limits(sharer.uid)) for sharer in state.sharers]
-
-
-def _part(state: DeviceState, sharer: Sharer, limits: str) -> PodPart:
-    taken, shares = AllocatedAmount(used(sharer.shares, state.memory_mib), state.memory_mib), sharer.shares
-    asked = f"{int(taken.percent)}%"
-    if len(shares) == 1:
-        asked = str(shares[0])
-    elif taken.size and all(share.memory_mib for share in shares):
-        asked = in_gib(taken.memory_mib)
-    names = sorted({share.container for share in shares})
-    of_each = {name: listed(str(share) for share in shares if share.container == name) for name in names}
-    return PodPart(
-        pod=sharer.claim.pod,
-        memory_mib=taken.memory_mib,
-        percent=taken.percent,
-        asked=asked,
-        containers=of_each if len(names) > 1 else {names[0]: asked},
-        within=state.claim.group if state.claim and sharer.claim.within else "",
-        former=all(share.former for share in shares),
-        limits=limits,
-    )
+    found = []
+    for sharer in state.sharers:
+        shares, taken = sharer.shares, AllocatedAmount(used(sharer.shares, state.memory_mib), state.memory_mib)
+        asked = f"{int(taken.percent)}%"
+        if len(shares) == 1:
+            asked = str(shares[0])
+        elif taken.size and all(share.memory_mib for share in shares):
+            asked = in_gib(taken.memory_mib)
+        names = sorted({share.container for share in shares})
+        of_each = {name: listed(str(share) for share in shares if share.container == name) for name in names}
+        part = PodPart(
+            pod=sharer.claim.pod,
+            memory_mib=taken.memory_mib,
+            percent=taken.percent,
+            asked=asked,
+            containers=of_each if len(names) > 1 else {names[0]: asked},
+            within=state.claim.group if state.claim and sharer.claim.within else "",
+            former=all(share.former for share in shares),
+            limits=limits(sharer.uid),
+        )
+        found.append(part)
+    return found
 
 
 def container_parts(shares: Iterable[Share]) -> list[ContainerPart]:

@@ -18,22 +18,14 @@ from deviceshare.domain.answers.waiting import WaitingReasons, scheduler_said, t
 from deviceshare.domain.device_health.violations import OVERUSE_CURE
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT, Request, current
-from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement import allocation, join_obstacles
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import (
-    BEHIND_OUR_GATE,
-    behind_gates,
-    invalid,
-    left_out,
-    pod_obstacle,
-    request_of,
-)
+from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, left_out, pod_obstacle, request_of
 from deviceshare.domain.placement.preemption import NEVER, Holders, fits_somewhere, make_room, searched
 from deviceshare.domain.placement.resizing import judge, refusal
 from deviceshare.domain.wording import counted, listed
@@ -157,22 +149,21 @@ def explain_group(
     `pods` are those that name the group, `home` is its node. Where the cluster is only `partly_seen`, the conditions
     are those that the leader stated.
     """
-    status = group_status.desired_status(group, fleet, home=home, pods=pods, now="")
-    messages = {condition.type: condition.message for condition in status.conditions}
-    messages |= {type_: reason.text for type_, reason in _stated(group, partly_seen=partly_seen).items()}
-    subject, message, nodes = f"group {group.name}", messages[group_status.IS_BOUND], list[NodeVerdict]()
-    facts = {_HIDDEN: group.metadata.fault}
+    stated = group_status.stated(group) if partly_seen else {}
+    bound = stated.get(group_status.IS_BOUND) or group_status.bound(group, fleet, pods)
+    nodes, facts = list[NodeVerdict](), {_HIDDEN: group.metadata.fault}
     if group.node:
-        facts |= {**_held(fleet, group), "used by": ", ".join(status.allocated_pods) or "no pod", **_waiting(pods)}
-        facts["health"] = messages[group_status.IS_HEALTHY]
+        healthy = stated.get(group_status.IS_HEALTHY)
+        facts |= {**_held(fleet, group), "used by": ", ".join(sorted(fleet.pods(group.uid))) or "no pod"}
+        facts |= _waiting(pods)
+        facts["health"] = str(healthy or group_status.health(group, fleet.ledger(group.node), home, pods))
     else:
         fault = invalid(group)
         nodes = verdicts(fleet, group.request, fault)
-        never = {} if fault else _never_fits(fleet, group.request, message)
+        never = {} if fault else _never_fits(fleet, group.request, str(bound))
         facts |= {**_outlook(group.request, nodes), **never, **_waiting(pods)}
         facts["barred pods"] = group_status.cannot_join(fleet, group, pods)
-    bound = _stated(group, partly_seen=partly_seen).get(group_status.IS_BOUND)
-    return Explanation(subject, message, _known(facts), nodes, why=bound or group_status.bound(group, fleet, pods))
+    return Explanation(f"group {group.name}", str(bound), _known(facts), nodes, why=bound)
 
 
 def explain_pod(
@@ -190,22 +181,14 @@ def explain_pod(
     `pods` and `home` are its group's; `everyone` are all that want devices.
     """
     of_group = explain_group(fleet, group, pods, home, partly_seen=partly_seen) if group else None
-    bound = None
-    if group is not None:
-        stated = _stated(group, partly_seen=partly_seen).get(group_status.IS_BOUND)
-        bound = stated or group_status.bound(group, fleet, pods)
     if pod.wants_devices and pod.pending and not pod.left_out:
-        found = _pending(fleet, pod, group, of_group, bound)
+        found = _pending(fleet, pod, group, of_group)
         update, goes = rolling_update(fleet, pod, everyone), preemption(fleet, pod, group, everyone)
         found = replace(found, facts={**found.facts, "rolling update": update, "preemption": goes})
     else:
         found = _not_pending(fleet, pod, group, of_group)
     warned = pod.metadata.annotations.get(contract.WARNINGS, "").replace("\n", "; ")
     return replace(found, facts=_known({_HIDDEN: pod.metadata.fault, **found.facts, "admission warned": warned}))
-
-
-def _stated(group: Group, *, partly_seen: bool) -> dict[str, Reason]:
-    return group_status.stated(group) if partly_seen else {}
 
 
 def _not_pending(fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanation | None) -> Explanation:
@@ -229,9 +212,8 @@ def _not_pending(fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanat
     return Explanation(subject, _placed(pod) if pod.placed_on else _bound(pod, group), facts)
 
 
-def _pending(
-    fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanation | None, bound: Reason | None
-) -> Explanation:
+def _pending(fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanation | None) -> Explanation:
+    bound = of_group.why if of_group else None
     subject, said = f"pod {pod.metadata.key}", scheduler_said(pod)
     reason, request = WaitingReasons(fleet).of_pod(pod, group, bound), request_of(pod, group)
     if request is None or pod_obstacle(pod, group, fleet.namespaces):
@@ -296,32 +278,25 @@ def _containers(pod: Pod) -> dict[str, str]:
 
 
 def _share_health(fleet: Fleet, pod: Pod) -> dict[str, str]:
-    """What is wrong with the devices of which the pod has parts, with its cure, and what a rebind replaced."""
+    """Of a pod with parts: what a rebind replaced, whether its limits are enforced and why not, what becomes of another
+    size that was asked for, and what is wrong with the devices, with its cure."""
     ledger = fleet.ledger(pod.node)
     claim = ledger.claims.get(pod.metadata.uid) if ledger else None
     if ledger is None or claim is None or not claim.pod:
         return {}
     before = parts_text(share for share in claim.shares if share.former)
     facts = {"before a rebind": f"{before}, reserved until the pod ends" if before else ""}
-    facts |= _limits(ledger, pod)
+    mine = [each for each in ledger.status.hardware.limits if each.uid == pod.metadata.uid]
+    why = listed(sorted({each.missing for each in mine} - {""})) or ledger.counts_only
+    facts["limits"] = f"{ledger.limits_of(pod.metadata.uid)}{f': {why}' if why else ''}"
+    resize = judge(ledger, pod)
+    facts["resize"] = resize.obstacle or refusal(ledger, pod) or resize.lowering
     if not pod.group:  # of others the group's health says it
         gone = [each for each in device_states(ledger) if pod.metadata.uid in each.holders and each.fault]
         ill = listed(f"{each.device} is {each.fault}" for each in gone)
         cure = f"deviceshare rebind pod {pod.metadata.key}, or repair it"
         facts["health"] = f"{ill}: {cure}" if ill else ""
     return facts
-
-
-def _limits(ledger: NodeDevices, pod: Pod) -> dict[str, str]:
-    """Whether its share is enforced, why not, and what becomes of another size that was asked for."""
-    mine = [each for each in ledger.status.hardware.limits if each.uid == pod.metadata.uid]
-    missing = listed(sorted({each.missing for each in mine} - {""}))
-    why = missing or ledger.counts_only
-    resize = judge(ledger, pod)
-    return {
-        "limits": f"{ledger.limits_of(pod.metadata.uid)}{f': {why}' if why else ''}",
-        "resize": resize.obstacle or refusal(ledger, pod) or resize.lowering,
-    }
 
 
 def _reported(fleet: Fleet, pod: Pod) -> dict[str, str]:
@@ -352,7 +327,7 @@ def _named(pods: Collection[Pod]) -> str:
 
 def _wants_nothing(pod: Pod) -> str:
     if pod.awaits_placement:
-        return BEHIND_OUR_GATE
+        return join_obstacles.BEHIND_OUR_GATE
     text = f"it names no group and asks for no share; a pod joins a group with the annotation {contract.GROUP}: NAME"
     text += f", and asks for a part of a device with the limit {GPU_MEM} or {GPU_PERCENT}"
     plugin = sorted(pod.plugin_resources())

@@ -10,7 +10,7 @@ for all that they applied would never end (docs/decisions/0018-ready-condition.m
 https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from itertools import chain
 from typing import Final, NamedTuple
@@ -22,8 +22,8 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.devices import Device, described, selected
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, MOVE, PENDING, TERMINATING, Group, GroupStatus
-from deviceshare.domain.objects.hardware import Hardware, Publication, Withheld
-from deviceshare.domain.objects.ledger import NodeDevices, Patch
+from deviceshare.domain.objects.hardware import Hardware, Publication
+from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices, Patch
 from deviceshare.domain.objects.nodes import OUT_OF_SERVICE, Node
 from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.pods import Pod
@@ -76,11 +76,9 @@ def desired_status(
         now: RFC 3339, the time of a transition.
         waits: of the same fleet, where many groups are asked about.
     """
-    node = group.node
-    ledger = fleet.ledger(node) if node else None
-    health, devices = _health(group, ledger, home, pods), _selected(group, ledger)
-    users = sorted(fleet.pods(group.uid))
-    status = _status(group, _bound(group, fleet, pods, devices, waits), health, devices, now)
+    ledger, users = fleet.ledger(group.node), sorted(fleet.pods(group.uid))
+    reason, devices = health(group, ledger, home, pods), selected_devices(group, ledger)
+    status = _status(group, bound(group, fleet, pods, waits, devices), reason, devices, now)
     return replace(
         status, allocated_pods=users, pod_count=len(users), idle_since=idle_since(group, now, used=bool(users))
     )
@@ -92,15 +90,15 @@ def status_once_bound(group: Group, node: Node, ledger: NodeDevices, pod: str, n
     `ledger` is the node's, with the group's claim. What is said is what the leader says once it sees the pod there.
     """
     there = replace(group, status=replace(group.status, node_name=node.metadata.name))
-    devices = _selected(there, ledger)
-    status = _status(there, _holds(there, devices), _health(there, ledger, node, ()), devices, now)
+    devices = selected_devices(there, ledger)
+    status = _status(there, _holds(there, devices), health(there, ledger, node, ()), devices, now)
     return replace(status, allocated_pods=[pod], pod_count=1)
 
 
-def _status(group: Group, is_bound: Reason, health: Reason, devices: dict[str, str], now: str) -> GroupStatus:
+def _status(group: Group, is_bound: Reason, is_healthy: Reason, devices: dict[str, str], now: str) -> GroupStatus:
     """All but who uses the group."""
-    node, deleting, healthy = group.node, group.deleting, _HEALTHY.get(health.kind, FALSE)
-    ready, why = _ready(group, is_bound, healthy, health)
+    node, deleting, healthy = group.node, group.deleting, _HEALTHY.get(is_healthy.kind, FALSE)
+    ready, why = _ready(group, is_bound, healthy, is_healthy)
     wants = ", ".join(f"{resource}: {count}" for resource, count in sorted(group.spec.resources.items()))
     return replace(
         group.status,
@@ -111,20 +109,20 @@ def _status(group: Group, is_bound: Reason, health: Reason, devices: dict[str, s
         selected_devices=devices,
         conditions=[
             _condition(group, IS_BOUND, TRUE if node else FALSE, is_bound, now),
-            _condition(group, IS_HEALTHY, healthy, health, now),
+            _condition(group, IS_HEALTHY, healthy, is_healthy, now),
             _condition(group, IS_READY, ready, why, now),
         ],
         observed_generation=group.metadata.generation,
     )
 
 
-def _ready(group: Group, is_bound: Reason, healthy: str, health: Reason) -> tuple[str, Reason]:
+def _ready(group: Group, is_bound: Reason, healthy: str, is_healthy: Reason) -> tuple[str, Reason]:
     """https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md"""
     if group.deleting:
         return FALSE, Reason(ReasonKind.GROUP_DELETING, "it is being deleted, and no pod can join it")
     if not group.node:
         return TRUE if is_bound.kind in _UNASKED else FALSE, is_bound
-    return (TRUE, is_bound) if healthy == TRUE else (healthy, health)
+    return (TRUE, is_bound) if healthy == TRUE else (healthy, is_healthy)
 
 
 def _condition(group: Group, type_: str, status: str, reason: Reason, now: str) -> Condition:
@@ -172,32 +170,31 @@ def unbound_for(group: Group, reason: Reason, now: str) -> Patch:
 # The condition Bound.
 
 
-def bound(group: Group, fleet: Fleet, pods: Collection[Pod], waits: WaitingReasons | None = None) -> Reason:
-    """The reason of the condition Bound: what the group holds or waits for, and any pod that can't join it."""
-    return _bound(group, fleet, pods, selected_devices(group, fleet), waits)
-
-
-def selected_devices(group: Group, fleet: Fleet) -> dict[str, str]:
-    """The claim's devices; while it is missing, what the status said of it."""
-    return _selected(group, fleet.ledger(group.node) if group.node else None)
-
-
-def _selected(group: Group, ledger: NodeDevices | None) -> dict[str, str]:
+def selected_devices(group: Group, ledger: NodeDevices | None) -> dict[str, str]:
+    """The claim's devices in its node's ledger; while it is missing, what the status said of it."""
     claim = ledger.claims.get(group.uid) if ledger else None
     if ledger is None or claim is None:
         return group.status.selected_devices if group.node else {}
     return selected(ledger.held(claim))
 
 
-def _bound(
-    group: Group, fleet: Fleet, pods: Collection[Pod], devices: dict[str, str], waits: WaitingReasons | None
+def bound(
+    group: Group,
+    fleet: Fleet,
+    pods: Collection[Pod],
+    waits: WaitingReasons | None = None,
+    devices: dict[str, str] | None = None,
 ) -> Reason:
+    """The reason of the condition Bound: what the group holds or waits for, and any pod that can't join it.
+
+    `devices` are its selected ones, where the caller knows them.
+    """
     # Most pods of a bound group have a node, and nothing more needs to be asked of these.
     pending = [pod for pod in pods if not pod.spec.node_name and pod.pending]
     outside = outsiders(fleet, group, pending) if pending else []
     strangers = {each.pod.metadata.key for each in outside}
     if group.node:
-        reason = _holds(group, devices)
+        reason = _holds(group, selected_devices(group, fleet.ledger(group.node)) if devices is None else devices)
     else:
         mine = [pod for pod in pending if pod.metadata.key not in strangers]
         reason = (waits or WaitingReasons(fleet)).of_group(group, mine) or _nobody_asks(group)
@@ -236,12 +233,12 @@ def _nobody_asks(group: Group) -> Reason:
 # The condition Healthy.
 
 
-def _health(group: Group, ledger: NodeDevices | None, home: Node | None, pods: Collection[Pod]) -> Reason:
+def health(group: Group, ledger: NodeDevices | None, home: Node | None, pods: Collection[Pod]) -> Reason:
+    """The reason of the condition Healthy: whether its node and its devices are as its claim in the ledger says."""
     return _of_node(group, home, pods) or _of_devices(group, ledger, home, pods)
 
 
 def _of_node(group: Group, home: Node | None, pods: Collection[Pod]) -> Reason | None:
-    """What is wrong with the group's node, if anything."""
     node = group.node
     if not node:
         return Reason(ReasonKind.NOT_BOUND, "it holds no devices yet")
@@ -254,7 +251,10 @@ def _of_node(group: Group, home: Node | None, pods: Collection[Pod]) -> Reason |
         label = f"kubectl label node {node} {contract.MODE_LABEL}={contract.MODE_SHARED}"
         return Reason(ReasonKind.NODE_NOT_SHARED, text, f"{label}, or {recreating(group.holder)}")
     if home is not None and not home.ready:
-        cure = f"repair the node, or {recreating(group.holder)}; {_down_for_good(group)}"
+        # That alone doesn't say that its pods have ended.
+        taint = f"kubectl taint node {node} {OUT_OF_SERVICE}=nodeshutdown:NoExecute"
+        also = "" if group.spec.node_loss_policy == MOVE else f" and {_let_it_move(group)}"
+        cure = f"repair the node, or {recreating(group.holder)}; if its machine is down for good, {taint}{also}"
         return Reason(ReasonKind.NODE_NOT_READY, f"node {node} is not Ready", cure)
     return None
 
@@ -305,7 +305,6 @@ def _of_devices(group: Group, ledger: NodeDevices | None, home: Node | None, pod
 
 
 def _given_away(mine: Collection[DeviceState], node: str, rebind: str) -> Reason:
-    """To whom else the group's devices were allocated."""
     documented = "(see deviceshare's documentation)"
     if taken := [f"{state.device} to pod {state.pod}" for state in mine if state.pod]:
         text = f"the device plugin of node {node} also allocated {listed(taken)}"
@@ -340,20 +339,18 @@ def _as_now(home: Node, ledger: NodeDevices) -> tuple[NodeDevices, Offer]:
     if (known := _offered.get(name)) is None or known.sources != sources:
         offer = take(*sources)
         uuids = {(part.resource, part.index): part.uuid for part in ledger.hardware.devices if not part.lost}
-        known = _offered[name] = _Offered(sources, offer, uuids, _named(uuids, offer.devices, offer.withheld))
+        known = _offered[name] = _Offered(sources, offer, uuids, _named(uuids, offer))
         if len(_offered) > KEPT:
             del _offered[next(iter(_offered))]
     offer = known.offer
-    if known.devices == _named(known.uuids, status.devices, status.withheld):
+    if known.devices == _named(known.uuids, status):
         return ledger, offer
     now = replace(status, devices=list(offer.devices), withheld=list(offer.withheld))
     return replace(ledger, status=now), offer
 
 
-def _named(
-    uuids: Mapping[tuple[str, int], str], devices: Iterable[Device], withheld: Iterable[Withheld]
-) -> set[Device]:
-    every = chain(devices, *[each.devices for each in withheld])
+def _named(uuids: Mapping[tuple[str, int], str], of: Offer | LedgerStatus) -> set[Device]:
+    every = chain(of.devices, *[each.devices for each in of.withheld])
     return {Device(d.resource, d.index, d.uuid or uuids.get((d.resource, d.index), "")) for d in every}
 
 
@@ -367,7 +364,9 @@ def _loss(group: Group, home: Node | None, pods: Collection[Pod]) -> Reason | No
     kind = ReasonKind.NODE_GONE if home is None else ReasonKind.NODE_OUT_OF_SERVICE
     text = f"node {group.node} {how_lost(home)}"
     if not moves(group):
-        return Reason(kind, text, _ways_out(group, home))
+        up = f"once the node is up again, kubectl taint node {group.node} {OUT_OF_SERVICE}-"
+        back = "bring the node back" if home is None else up
+        return Reason(kind, text, f"{recreating(group.holder)}; or {_let_it_move(group)}; or {back}")
     if left := left_behind(group, pods):
         names = listed(sorted(pod.metadata.key for pod in left), most=_SHOWN_LEFT)
         waits = f"{text}; the group leaves it once these pods are deleted: {names}"
@@ -388,20 +387,6 @@ def moved(node: str, home: Node | None) -> Reason:
 def left_cordoned(node: str) -> Reason:
     """Why a group has no node any more that left its cordoned one."""
     return Reason(ReasonKind.RELEASED, f"left node {node}, which is cordoned, for a pod that waits")
-
-
-def _down_for_good(group: Group) -> str:
-    """How a group gets off a node that only isn't Ready: that alone doesn't say that its pods have ended."""
-    taint = f"kubectl taint node {group.node} {OUT_OF_SERVICE}=nodeshutdown:NoExecute"
-    also = "" if group.spec.node_loss_policy == MOVE else f" and {_let_it_move(group)}"
-    return f"if its machine is down for good, {taint}{also}"
-
-
-def _ways_out(group: Group, home: Node | None) -> str:
-    back = "bring the node back"
-    if home is not None:
-        back = f"once the node is up again, kubectl taint node {group.node} {OUT_OF_SERVICE}-"
-    return f"{recreating(group.holder)}; or {_let_it_move(group)}; or {back}"
 
 
 def _let_it_move(group: Group) -> str:
@@ -426,21 +411,15 @@ def idle_since(group: Group, now: str, *, used: bool) -> str:
 
 def idle_seconds(since: str, now: str) -> float | None:
     """The seconds between two times in RFC 3339; None where one can't be read."""
-    begin, end = _moment(since), _moment(now)
-    return (end - begin).total_seconds() if begin and end else None
+    try:
+        return (datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()
+    except (ValueError, TypeError, OverflowError):  # TypeError: one names no time zone
+        return None
 
 
 def release_reason(seconds: int) -> Reason:
     """Why a group has no node any more that had no pods for so long."""
     return Reason(ReasonKind.RELEASED, f"released after {spelled(seconds)} without pods; its next pod binds it again")
-
-
-def _moment(written: str) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(written)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else None  # not in UTC: there its year may be 0 or 10000
 
 
 # Conditions as the leader stated them, for answers to people who see less than the leader does.

@@ -9,15 +9,8 @@ from msgspec import to_builtins
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices, Patch, Summary, as_json, patched
 from deviceshare.domain.objects.shares import WHOLE, in_gib
-from deviceshare.domain.placement.device_states import (
-    DeviceState,
-    Health,
-    Use,
-    by_resource,
-    device_states,
-    doubted,
-    numbers,
-)
+from deviceshare.domain.placement import device_states
+from deviceshare.domain.placement.device_states import DeviceState, Health, Use, by_resource, doubted, numbers
 from deviceshare.domain.placement.rooms import mib
 from deviceshare.domain.wording import counted
 
@@ -67,7 +60,7 @@ def _merged(before: Mapping[str, T], after: Mapping[str, T]) -> dict[str, T | No
 
 def summary(ledger: NodeDevices) -> Summary:
     """What the node has, what of it is free, who holds the rest, and why some can't be had."""
-    states = device_states(ledger)
+    states = device_states.device_states(ledger)
     there = {resource: mine for resource, mine in by_resource(states).items() if any(each.offered for each in mine)}
     groups = sorted((claim.group, uid) for uid, claim in ledger.claims.items() if claim.group)
     holding = (_group(states, ledger.claims[uid], uid) for _, uid in groups)
@@ -84,7 +77,9 @@ def _group(states: Iterable[DeviceState], claim: Claim, uid: str) -> str:
     states = list(states)
     pods = {each.uid for state in states if uid in state.holders for each in state.sharers}
     parts = f" ({counted(len(pods), 'pod')} with parts)" if pods else ""
-    return f"{claim.group}{' (releasing)' * bool(claim.releasing)}: {_claimed(states, uid)}{parts}"
+    mine = (state for state in states if uid in state.holders or state.uid == uid)
+    claimed = " ".join(f"{resource}{_indices(each)}" for resource, each in by_resource(mine).items())
+    return f"{claim.group}{' (releasing)' * bool(claim.releasing)}: {claimed}{parts}"
 
 
 def _shared(states: Iterable[DeviceState]) -> str:
@@ -110,11 +105,6 @@ def _total(states: list[DeviceState]) -> str:
     found = Counter(each.health for each in states)
     unsound = ", ".join(f"{found[health]} {health}" for health in _NOT_SOUND if found[health])
     return f"{sum(each.offered for each in states)}{f' ({unsound})' if unsound else ''}"
-
-
-def _claimed(states: Iterable[DeviceState], uid: str) -> str:
-    mine = (state for state in states if uid in state.holders or state.uid == uid)
-    return " ".join(f"{resource}{_indices(each)}" for resource, each in by_resource(mine).items())
 
 
 def _indices(states: list[DeviceState]) -> str:

@@ -167,14 +167,11 @@ class Picture(Struct, frozen=True, rename="camel"):
         groups = [group for group in self.groups if group.node == node]
         names = {group.name for group in groups}
         waiting = [pod for pod in self.waiting if pod.group in names]
-        hidden = [each for each in self.unreadable if each.name == node or (each.kind, each.name) in _named(groups)]
+        # As groups and their pods are called when they can't be read.
+        theirs = {("Pod", pod) for group in groups for pod in group.pods}
+        theirs |= {(contract.GROUP_KIND, name) for name in names}
+        hidden = [each for each in self.unreadable if each.name == node or (each.kind, each.name) in theirs]
         return Picture(nodes, groups, waiting, nodes[0].counts, hidden, self.unseen) if nodes else None
-
-
-def _named(groups: list[GroupView]) -> set[tuple[str, str]]:
-    """The groups and their pods, as they are called when they can't be read."""
-    pods = {("Pod", pod) for group in groups for pod in group.pods}
-    return pods | {(contract.GROUP_KIND, group.name) for group in groups}
 
 
 def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod], *, partly_seen: bool = False) -> Picture:
@@ -236,7 +233,7 @@ def _group(fleet: Fleet, group: Group, pods: list[Pod], bound: Reason, there: Co
         phase=group.status.phase or PENDING,
         node=group.node,
         wants=group.spec.resources,
-        devices=group_status.selected_devices(group, fleet),
+        devices=group_status.selected_devices(group, fleet.ledger(group.node)),
         pods=users,
         waiting=sum(pod.pending and not pod.gates for pod in pods),
         gated=sum(bool(pod.gates) for pod in pods),

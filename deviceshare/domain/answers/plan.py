@@ -6,8 +6,6 @@ for kube-scheduler; what else it weighs (CPU, memory, other pods) is left out.
 """
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -28,8 +26,6 @@ from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import invalid, pod_obstacle, request_of
 from deviceshare.domain.wording import listed
-
-NOBODY: Final[Mapping[str, Pod]] = MappingProxyType({})
 
 
 class Placement(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -87,7 +83,7 @@ class Plan(Struct, frozen=True, rename="camel"):
 class Planner:
     """Places pods on a fleet, which changes with each."""
 
-    def __init__(self, fleet: Fleet, groups: Mapping[str, Group], present: Mapping[str, Pod] = NOBODY) -> None:
+    def __init__(self, fleet: Fleet, groups: Mapping[str, Group], present: Mapping[str, Pod]) -> None:
         """`groups`: all that exist then, by name; those that live somewhere already stay there, as do pods `present`.
 
         `present` are the cluster's pods by `namespace/name`.
@@ -95,8 +91,8 @@ class Planner:
         self._fleet = fleet
         self._groups = dict(groups)
         self._present = present
-        self._before = {name: group.node for name, group in groups.items()}
         self._equals: dict[str, int] = {}
+        """How many other nodes are as good, by the groups that were given one."""
         self._pods: list[Pod] = []
         self._placed: list[PlacedPod] = []
         self._refused: list[WaitingPod] = []
@@ -151,20 +147,15 @@ class Planner:
             node, equals = self._best(request, pod=pod)
         if not node and only and (reason := self._fleet.filter(request, [only]).reasons.get(only)):
             self._kept_off[pod.metadata.key] = replace(reason, text=f"{only}: {reason.text}")
-        if not node or (pod.share and not self._share(pod, request, node, equals)):
+        shares = chosen_shares(self._fleet, request, node) if node and pod.share else ()
+        if not node or (pod.share and not shares):
             return pod
-        for uid in {request.holder.uid, pod.metadata.uid} if pod.share else {request.holder.uid}:
+        if shares:
+            self._claim(node, pod.metadata.uid, share_claim_of(pod.sharer, shares, request.within))
+            self._placed.append(PlacedPod(pod.metadata.key, node, container_parts(shares), pod.group, equals))
+        for uid in {request.holder.uid, pod.metadata.uid} if shares else {request.holder.uid}:
             self._fleet.set_living(uid, pod.metadata.key, node)
         return replace(pod, spec=replace(pod.spec, node_name=node))
-
-    def _share(self, pod: Pod, request: Request, node: str, equals: int) -> bool:
-        """Allocates the pod's share on the node, unless there is no room for it."""
-        shares = chosen_shares(self._fleet, request, node)
-        if shares:
-            within = request.within
-            self._claim(node, pod.metadata.uid, share_claim_of(pod.sharer, shares, within))
-            self._placed.append(PlacedPod(pod.metadata.key, node, container_parts(shares), pod.group, equals))
-        return bool(shares)
 
     def _settle(self, group: Group, request: Request, pod: Pod | None = None) -> Group:
         """Allocates devices of a node to the group, of one that the pod may go to, unless it has some or none fits.
@@ -218,7 +209,7 @@ class Planner:
             devices=selected(held),
             why_these=allocation.topology_reason(held, self._fleet.available(group.node).links),
             equals=self._equals.get(group.name, 0),
-            already=bool(self._before[group.name]),
+            already=bool(group.node) and group.name not in self._equals,
             pods=[pod.metadata.key for pod in mine if pod.node],
         )
 

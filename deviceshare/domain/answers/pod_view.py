@@ -125,16 +125,13 @@ class UseView(Struct, frozen=True, rename="camel"):
 
 def view_of_use(report: NodeUse, *, detailed: bool) -> NodeUseView:
     """What the page shows of a node; numbers that no driver reports are left out."""
-    devices = [_sound(each) for each in report.devices]
+    devices = []
+    for each in report.devices:
+        known = each.utilization is not None and 0 <= each.utilization <= 100
+        hour = [min(max(percent, UNKNOWN), 100) for percent in each.hour[-MINUTES:]]
+        devices.append(replace(each, utilization=each.utilization if known else None, hour=hour))
     shown = devices if detailed else [replace(each, hour=[]) for each in devices]
     return NodeUseView(report.node, report.time, _mean(each.hour for each in devices), shown)
-
-
-def _sound(device: DeviceHour) -> DeviceHour:
-    utilization = device.utilization if device.utilization is not None and 0 <= device.utilization <= 100 else None
-    return replace(
-        device, utilization=utilization, hour=[min(max(each, UNKNOWN), 100) for each in device.hour[-MINUTES:]]
-    )
 
 
 def _mean(hours: Iterable[list[int]]) -> list[int]:

@@ -5,9 +5,9 @@ The verdicts are those of `Fleet.filter`, which answers kube-scheduler; the devi
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import ContainerPart, PodPart, container_parts, named, parts
@@ -20,11 +20,6 @@ from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import SERVES_GROUPS, SERVES_SHARES, DeviceState, Health, Use, held_by
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.rooms import Room, units, used
-
-_WHY_THESE: Final = {
-    "binpack": "where the least room is left that suffices",
-    allocation.SPREAD: "where the most room is left",
-}
 
 
 class DeviceVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -61,24 +56,21 @@ class NodeVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
     devices: list[DeviceVerdict] = field(default_factory=list)
 
 
-class Candidates(NamedTuple):
-    """The nodes that the holder's next pod may go to, with their scores; and why not, for each of the others."""
+def candidates(
+    fleet: Fleet, request: Request, fault: Reason | None = None, pod: Pod | None = None
+) -> tuple[dict[str, int], dict[str, Reason]]:
+    """The nodes that the holder's next pod may go to, with their scores; and why not, for each of the others.
 
-    scores: dict[str, int]
-    reasons: dict[str, Reason]
-
-
-def candidates(fleet: Fleet, request: Request, fault: Reason | None = None, pod: Pod | None = None) -> Candidates:
-    """What filter and prioritize answer over all nodes, leaving out nodes that kube-scheduler would not use itself.
+    This is what filter and prioritize answer over all nodes, without those that kube-scheduler would not use itself.
 
     With a `fault` of the request no node fits; with a `pod` none that it can't be scheduled to.
     """
     names = fleet.names()
     if fault:
-        return Candidates({}, dict.fromkeys(names, fault))
+        return {}, dict.fromkeys(names, fault)
     filtered = fleet.filter(request, names)
     reasons = filtered.reasons | {name: obstacle for name in filtered.fits if (obstacle := unusable(fleet, name, pod))}
-    return Candidates(fleet.prioritize(request, [name for name in filtered.fits if name not in reasons]), reasons)
+    return fleet.prioritize(request, [name for name in filtered.fits if name not in reasons]), reasons
 
 
 def chosen_shares(fleet: Fleet, request: Request, node: str) -> tuple[Share, ...]:
@@ -96,7 +88,10 @@ def verdicts(fleet: Fleet, request: Request, fault: Reason | None = None, pod: P
     """
     scores, reasons = candidates(fleet, request, fault, pod)
     of = _of_share if request.share and (fleet.home(request) or not request.resources) else _of_devices
-    found = [of(fleet, request, name, reasons.get(name), scores.get(name)) for name in fleet.names()]
+    found = []
+    for name in fleet.names():
+        why = reasons.get(name)
+        found.append(of(fleet, request, NodeVerdict(name, not why, str(why or ""), why, scores.get(name))))
 
     def rank(verdict: NodeVerdict) -> tuple[bool, int, bool, int, int, str]:
         rooms = () if request.resources else fleet.rooms(verdict.node)
@@ -107,17 +102,13 @@ def verdicts(fleet: Fleet, request: Request, fault: Reason | None = None, pod: P
     return sorted(found, key=rank)
 
 
-def _of_devices(fleet: Fleet, request: Request, name: str, reason: Reason | None, score: int | None) -> NodeVerdict:
+def _of_devices(fleet: Fleet, request: Request, verdict: NodeVerdict) -> NodeVerdict:
     """For a group, which gets whole devices."""
-    wants, available = request.resources, fleet.available(name)
+    wants, name, available = request.resources, verdict.node, fleet.available(verdict.node)
     free = Counter(device.resource for device in available.devices)
-    chosen = () if reason or request.node else allocation.choose(request, available) or ()
-    return NodeVerdict(
-        name,
-        not reason,
-        str(reason or ""),
-        reason,
-        score,
+    chosen = () if request.node or not verdict.fits else allocation.choose(request, available) or ()
+    return replace(
+        verdict,
         would_get=selected(chosen),
         why_these=allocation.topology_reason(chosen, available.links),
         lacks=sum(max(count - free[resource], 0) for resource, count in wants.items()),
@@ -129,20 +120,19 @@ def _of_devices(fleet: Fleet, request: Request, name: str, reason: Reason | None
     )
 
 
-def _of_share(fleet: Fleet, request: Request, name: str, reason: Reason | None, score: int | None) -> NodeVerdict:
-    within, states, wants = request.within, fleet.states(name), request.share
+def _of_share(fleet: Fleet, request: Request, verdict: NodeVerdict) -> NodeVerdict:
+    name, within, wants = verdict.node, request.within, request.share
+    states = fleet.states(name)
     mine = held_by(states, within) if within else [each for each in states if each.device.resource in wants.of]
     rooms = dict(fleet.rooms(name, within))
-    shares = () if reason else chosen_shares(fleet, request, name)
-    return NodeVerdict(
-        name,
-        not reason,
-        str(reason or ""),
-        reason,
-        score,
+    shares = chosen_shares(fleet, request, name) if verdict.fits else ()
+    spread = request.strategy == allocation.SPREAD
+    which = "the most room is left" if spread else "the least room is left that suffices"
+    return replace(
+        verdict,
         would_get=selected({share.device for share in shares}),
         shares=container_parts(shares),
-        why_these=_WHY_THESE.get(request.strategy, _WHY_THESE["binpack"]) if shares else "",
+        why_these=f"where {which}" if shares else "",
         devices=[_in_part(fleet, name, state, wants, rooms.get(state.device)) for state in mine],
     )
 

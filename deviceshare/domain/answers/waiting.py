@@ -17,16 +17,10 @@ from deviceshare.domain.objects.nodes import admits, untolerated
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import POD, Request, ShareRequest, in_gib
+from deviceshare.domain.placement import join_obstacles
 from deviceshare.domain.placement.device_states import SERVES_GROUPS, SERVES_SHARES, DeviceState, Use, held_by, numbers
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import (
-    NOT_SHARED,
-    behind_gates,
-    invalid,
-    missing,
-    pod_obstacle,
-    request_of,
-)
+from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, missing, pod_obstacle, request_of
 from deviceshare.domain.placement.node_choice import ruled_out
 from deviceshare.domain.placement.shapes import NodeLists, Stamp
 from deviceshare.domain.vendors import vendors_of
@@ -72,9 +66,8 @@ class _MetNowhere(NamedTuple):
     """Whether it is met after all, by what the fleet knows."""
 
 
-class _Kept(NamedTuple):
-    found: _MetNowhere
-    stamp: Stamp
+_Wanted = tuple[frozenset[tuple[str, int]], frozenset[tuple[str, str]], bool]
+"""Resources, node selector, and whether by a ResourceClaim."""
 
 
 class WaitingReasons:
@@ -86,14 +79,18 @@ class WaitingReasons:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._kept: dict[tuple[frozenset[tuple[str, int]], frozenset[tuple[str, str]], bool], _Kept] = {}
+        self._kept: dict[_Wanted, tuple[_MetNowhere, Stamp]] = {}
 
     def of_group(self, group: Group, pods: Collection[Pod]) -> Reason | None:
         """What an unbound group waits for; None where no pod of it waits. `pods` name it, and it takes them."""
         if fault := invalid(group):
             return fault
         if homes := sorted(set(self._fleet.pods(group.uid).values())):
-            return _repairing(homes)
+            lost, one = "its status was lost", f"its pods run on node {homes[0]}; it is restored from their claim"
+            if len(homes) == 1:
+                return Reason(ReasonKind.REPAIRING, f"{lost} while {one}")
+            text = f"{lost} and its pods run on several nodes ({listed(homes)})"
+            return Reason(ReasonKind.REPAIRING, text, "delete those on all but one")
         pending = [pod for pod in pods if pod.pending]
         if not pending:
             return None
@@ -151,7 +148,12 @@ class WaitingReasons:
             said, home = scheduler_said(pod), self._fleet.home(request)
             if (said, home) not in known:
                 known[said, home] = self._unhindered(request, home, said, bound)
-            yield pod, _behind_our_gate(pod, known[said, home])
+            reason = known[said, home]
+            if pod.awaits_placement and reason.kind is ReasonKind.NOT_TRIED:
+                # That names kube-scheduler, which doesn't see the pod before deviceshare places it.
+                cure = "see its Events for what else it waits for (kubectl describe pod)"
+                reason = Reason(reason.kind, "deviceshare has not placed it yet; its group has devices", cure)
+            yield pod, reason
 
     def _unhindered(self, request: Request, home: str, said: Reason | None, bound: Reason | None) -> Reason:
         """What pods wait for that have no obstacle of their own, and of which kube-scheduler `said` this.
@@ -190,13 +192,13 @@ class WaitingReasons:
             return _met_nowhere(self._fleet, request)
         situations, selector = self._fleet.situations, request.node_selector
         wanted = frozenset(request.resources.items()), frozenset(selector.items()), request.by_claim
-        kept = self._kept.get(wanted)
-        if kept is None or kept.stamp != situations.stamp(selector, kept.found.shown):
+        found, stamp = self._kept.get(wanted, (None, None))
+        if found is None or stamp != situations.stamp(selector, found.shown):
             found = _met_nowhere(self._fleet, request)
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            kept = self._kept[wanted] = _Kept(found, situations.stamp(selector, found.shown))
-        return kept.found
+            self._kept[wanted] = found, situations.stamp(selector, found.shown)
+        return found
 
 
 def scheduler_said(pod: Pod) -> Reason | None:
@@ -259,27 +261,11 @@ def _waiting(text: str, cure: str = "", details: Iterable[str] = ()) -> Reason:
     return Reason(ReasonKind.WAITING, text, cure, tuple(details))
 
 
-def _repairing(homes: list[str]) -> Reason:
-    if len(homes) == 1:
-        text = f"its status was lost while its pods run on node {homes[0]}; it is restored from their claim"
-        return Reason(ReasonKind.REPAIRING, text)
-    text = f"its status was lost and its pods run on several nodes ({listed(homes)})"
-    return Reason(ReasonKind.REPAIRING, text, "delete those on all but one")
-
-
-def _behind_our_gate(pod: Pod, reason: Reason) -> Reason:
-    """The reason, unless it names kube-scheduler, which doesn't see the pod before deviceshare places it."""
-    if not pod.awaits_placement or reason.kind is not ReasonKind.NOT_TRIED:
-        return reason
-    text = "deviceshare has not placed it yet; its group has devices"
-    return Reason(ReasonKind.NOT_TRIED, text, "see its Events for what else it waits for (kubectl describe pod)")
-
-
 def _met_nowhere(fleet: Fleet, request: Request) -> _MetNowhere:
     situations = fleet.situations
     wants, shared = _wants(request), len(situations.selected({}))
     if not shared:
-        return _MetNowhere(_waiting(f"waiting for {wants}, but no node is shared", NOT_SHARED.cure))
+        return _MetNowhere(_waiting(f"waiting for {wants}, but no node is shared", join_obstacles.NOT_SHARED.cure))
     fits, refused = situations.overview(request)
     if not fits and not refused:
         selector = ",".join(f"{key}={value}" for key, value in sorted(request.node_selector.items()))

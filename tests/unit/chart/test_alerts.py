@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
-from deviceshare.domain.answers.census import DeviceCount, count_each_group
+from deviceshare.domain.answers.census import count_each_group
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.usage import Usage
@@ -168,7 +168,7 @@ def test_an_agent_that_is_not_scraped_any_more_is_told() -> None:
     metrics, agent = Metrics(), AgentMetrics()
     agent.watch_devices(lambda: Hardware(devices=[Part(GPU, 0, unhealthy="Xid 79")]), lambda: Usage("n1"), lambda: 1)
     nodes = (("n1", Health.HEALTHY), ("n2", Health.UNKNOWN), ("n2", Health.LOST))
-    seen = [DeviceCount(node, GPU, Use.FREE, health, 4) for node, health in nodes]
+    seen = {(node, GPU, Use.FREE, health): 4 for node, health in nodes}
     metrics.watch_cluster(lambda: seen, dict)
     ours, of_agent = Scrape(metrics.registry), Scrape(agent.registry, node="n1")
     assert fires("DeviceshareAgentSilent", ours).keys() == {frozenset({("node", "n1")})}

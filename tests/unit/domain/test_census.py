@@ -1,13 +1,6 @@
 """The numbers behind the metrics of devices, groups and waiting pods."""
 
-from deviceshare.domain.answers.census import (
-    DeviceCount,
-    DeviceMemory,
-    count_devices,
-    count_groups,
-    count_waiting,
-    device_memory,
-)
+from deviceshare.domain.answers.census import DeviceMemory, count_devices, count_groups, count_waiting, device_memory
 from deviceshare.domain.objects.devices import Device, devices_of
 from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
@@ -31,11 +24,11 @@ def test_every_device_is_counted_once_by_what_is_done_with_it() -> None:
     fleet = Fleet()
     status = LedgerStatus(list(devices_of({GPU: 4})))
     fleet.set_ledger("n1", NodeDevices(ObjectMeta(name="n1"), LedgerSpec(claims), status))
-    assert list(count_devices(fleet)) == [
-        DeviceCount("n1", GPU, Use.FREE, Health.UNKNOWN, 2),
-        DeviceCount("n1", GPU, Use.HELD, Health.LOST, 1),
-        DeviceCount("n1", GPU, Use.HELD, Health.UNKNOWN, 1),
-        DeviceCount("n1", GPU, Use.RELEASING, Health.UNKNOWN, 1),
+    assert list(count_devices(fleet).items()) == [
+        (("n1", GPU, Use.FREE, Health.UNKNOWN), 2),
+        (("n1", GPU, Use.HELD, Health.LOST), 1),
+        (("n1", GPU, Use.HELD, Health.UNKNOWN), 1),
+        (("n1", GPU, Use.RELEASING, Health.UNKNOWN), 1),
     ]
 
 
@@ -47,7 +40,7 @@ def test_what_nobody_may_have_is_not_counted_as_free() -> None:
     status = LedgerStatus(list(devices_of({GPU: 5})), hardware=hardware)
     fleet = Fleet()
     fleet.set_ledger("n1", NodeDevices(ObjectMeta(name="n1"), status=status))
-    states = {count.use: (count.health, count.number) for count in count_devices(fleet)}
+    states = {use: (health, number) for (_, _, use, health), number in count_devices(fleet).items()}
     assert states == {
         "split": ("healthy", 1),
         "unusable": ("unhealthy", 1),
@@ -78,7 +71,7 @@ def test_memory_is_allocated_by_parts_or_as_a_whole() -> None:
         DeviceMemory("n1", Device(GPU, 1), 4096, 2048),
         DeviceMemory("n1", Device(GPU, 2), 4096, 0),
     ]
-    assert [each.use for each in count_devices(fleet)] == ["free", "free", "held", "held", "shared"]
+    assert [use for _, _, use, _ in count_devices(fleet)] == ["free", "free", "held", "held", "shared"]
 
 
 def test_waiting_pods_are_counted_by_what_they_want() -> None:

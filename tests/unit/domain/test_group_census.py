@@ -30,8 +30,8 @@ def test_a_group_is_told_with_its_devices_and_pods() -> None:
     group = a_group("team", node="n1", status={"phase": "Bound", "idleSince": EARLY})
 
     counted = count_each_group(fleet, [group], [running, *waiting, pod_of("a", "p4", "nobody's")], most=10)
-    assert counted.left_out == 0
-    assert counted.groups == [
+    assert counted[1] == 0
+    assert counted[0] == [
         GroupCount("team", "Bound", "n1", {GPU: 2}, {"ns": 1}, {"a": 1, "b": 2}, waiting_since=EARLY, idle_since="")
     ], "nor is it idle while a pod has its devices, whatever its status still says"
 
@@ -39,7 +39,7 @@ def test_a_group_is_told_with_its_devices_and_pods() -> None:
 def test_an_idle_group_is_told_since_when() -> None:
     """As its status says; the pods that wait change nothing about that."""
     fleet = a_fleet(a_node(), ledgers=(a_ledger(team=gpus(0)),))
-    [only] = count_each_group(fleet, [a_group("team", node="n1", status={"idleSince": EARLY})], [], most=1).groups
+    [only] = count_each_group(fleet, [a_group("team", node="n1", status={"idleSince": EARLY})], [], most=1)[0]
     assert (only.idle_since, only.devices, only.pods, only.waiting_since) == (EARLY, {GPU: 1}, {}, "")
 
 
@@ -53,14 +53,14 @@ def test_of_too_many_groups_those_with_trouble_or_devices_are_told() -> None:
         created(a_group("old"), EARLY),
     ]
     counted = count_each_group(a_fleet(a_node()), [*strangers, *ours], [pod_of("ns", "p", "waits")], most=5)
-    assert [each.name for each in counted.groups] == ["degraded", "bound", "waits", "old", "new-000"]
-    assert counted.left_out == 49
+    assert [each.name for each in counted[0]] == ["degraded", "bound", "waits", "old", "new-000"]
+    assert counted[1] == 49
 
 
 def test_labels_are_bounded_whatever_strangers_write() -> None:
     """Pods of one group may come from any number of namespaces, and a status may say anything."""
     pods = [pod_of(f"ns-{number:02}", f"p{number}", "team") for number in range(40)]
-    [only] = count_each_group(a_fleet(), [a_group("team", status={"phase": "x" * 999})], pods, most=10).groups
+    [only] = count_each_group(a_fleet(), [a_group("team", status={"phase": "x" * 999})], pods, most=10)[0]
     assert len(only.waiting) == MOST_NAMESPACES + 1
     assert sum(only.waiting.values()) == 40
     assert only.phase == "Pending"
@@ -72,12 +72,12 @@ def test_pods_of_namespaces_that_the_group_does_not_allow_are_not_counted() -> N
         a_group("team", allowedNamespaces={"from": "Selector", "names": ["a"]}),
         [pod_of("a", "p", "team"), pod_of("b", "q", "team", EARLY)],
     )
-    [only] = count_each_group(a_fleet(), [group], pods, most=10).groups
+    [only] = count_each_group(a_fleet(), [group], pods, most=10)[0]
     assert (only.waiting, only.waiting_since) == ({"a": 1}, LATE)
 
 
 def test_gated_pods_do_not_wait_yet() -> None:
     """Nobody may schedule them."""
     gated = pod_of("ns", "p", "team", gated=True)
-    [only] = count_each_group(a_fleet(), [a_group("team")], [gated], most=10).groups
+    [only] = count_each_group(a_fleet(), [a_group("team")], [gated], most=10)[0]
     assert (only.waiting, only.waiting_since) == ({}, "")

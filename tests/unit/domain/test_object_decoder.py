@@ -28,8 +28,8 @@ from deviceshare.domain.objects.shares import Share
 from deviceshare.kube.api import Page, Resources, Version, WatchEvent
 from deviceshare.kube.connection import ApiStatus
 from deviceshare.loops.kinds import Event, Lease, Secret, WebhookConfiguration
+from deviceshare.web.admission import ReviewRequest
 from deviceshare.web.extender import Arguments, Binding
-from deviceshare.web.review import ReviewRequest
 
 READ: tuple[type[Struct], ...] = (
     Pod,

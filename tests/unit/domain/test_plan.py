@@ -24,7 +24,7 @@ def asks(name: str, group: str) -> Pod:
 
 def planned(fleet: Fleet, groups: list[Group], *pods: Pod) -> Plan:
     """The plan for these groups and pods."""
-    return Planner(fleet, {group.name: group for group in groups}).plan([group.name for group in groups], pods)
+    return Planner(fleet, {group.name: group for group in groups}, {}).plan([group.name for group in groups], pods)
 
 
 def test_pods_of_a_group_land_together_and_groups_apart() -> None:

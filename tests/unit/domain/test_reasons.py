@@ -106,7 +106,7 @@ def scheduled_in_vain() -> Pod:
 def refused_by_the_webhook() -> Reason:
     """A group's pod that would go to another scheduler."""
     alien = replace(POD, spec=replace(POD.spec, scheduler_name="default-scheduler"))
-    [first, *_] = Planner(a_fleet(NODE, ledgers=(a_ledger(),)), {"team": a_group()}).plan(["team"], [alien]).waiting
+    [first, *_] = Planner(a_fleet(NODE, ledgers=(a_ledger(),)), {"team": a_group()}, {}).plan(["team"], [alien]).waiting
     return first.why
 
 

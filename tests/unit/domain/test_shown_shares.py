@@ -196,7 +196,7 @@ def test_a_share_inside_a_group_waits_for_the_groups_devices_alone() -> None:
 
 def planned(fleet: Fleet, *pods: Pod, groups: tuple[Group, ...] = ()) -> Any:
     """The plan for these pods."""
-    return Planner(fleet, {group.name: group for group in groups}).plan([group.name for group in groups], pods)
+    return Planner(fleet, {group.name: group for group in groups}, {}).plan([group.name for group in groups], pods)
 
 
 def test_each_planned_share_takes_its_room_and_the_rest_waits() -> None:

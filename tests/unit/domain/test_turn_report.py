@@ -14,8 +14,7 @@ from deviceshare.domain.objects.hardware import (
     ReportedTurns,
     ReportedWaiter,
 )
-from deviceshare.domain.turns.program_queue import Program, ProgramQueue, QueueName
-from deviceshare.domain.turns.turn_views import renewed, reported_turns
+from deviceshare.domain.turns.program_queue import Program, ProgramQueue, QueueName, renewed, reported_turns
 from deviceshare.timestamps import timestamp
 
 TEAM = QueueName("group/uid-of-team", "team")

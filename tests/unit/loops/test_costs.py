@@ -44,7 +44,7 @@ class Pipeline:
         mirrors = world.cluster.mirrors
         self.binder = world.binder()
         admission = Admission(mirrors[GROUPS.plural], mirrors[PODS.plural], namespaces=world.fleet.namespaces)
-        extender = Extender(world.fleet, mirrors[GROUPS.plural], self.binder, lambda: "", own_names=None)
+        extender = Extender(world.fleet, mirrors[GROUPS.plural], self.binder, lambda: "", own_name=None)
         routes: list[Route] = [*admission.routes(), *extender.routes()]
         self.handlers = {route.path: route.handler for route in routes}
 

@@ -27,8 +27,7 @@ from deviceshare.domain.placement.fleet import Quotas
 from deviceshare.domain.placement.join_obstacles import Namespaces
 from deviceshare.domain.placement.ledger_budget import BUDGET
 from deviceshare.metrics import Metrics
-from deviceshare.web.admission import MAX_BODY, Admission
-from deviceshare.web.review import namespace_of
+from deviceshare.web.admission import MAX_BODY, Admission, namespace_of
 from deviceshare.web.server import Server
 from tests.unit.domain.jsonpatch import applied
 from tests.unit.web.mirrors import FixedMirror

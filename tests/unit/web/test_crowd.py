@@ -1,6 +1,6 @@
 """Who has to make room on a server that is full."""
 
-from deviceshare.web.crowd import Crowd, CrowdBounds
+from deviceshare.web.crowd import Crowd
 
 
 class Someone:
@@ -17,7 +17,7 @@ class Someone:
 
 
 def a_crowd(*, connections: int = 3, request: int = 100, at_once: int = 250, per_address: int = 0) -> Crowd:
-    return Crowd(CrowdBounds(connections, request, at_once, per_address))
+    return Crowd(connections, request, at_once, per_address)
 
 
 def test_a_newcomer_takes_the_place_of_the_eldest_of_who_has_most() -> None:

@@ -18,6 +18,7 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import NO_LEDGER, NOT_SHARED, OTHER_LABELS, not_injected
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import Refused
+from deviceshare.loops.replica.binder import Binder
 from deviceshare.metrics import Metrics
 from deviceshare.web.extender import MAX_BODY, STARTING, TIMEOUT, Extender
 from deviceshare.web.server import Server
@@ -27,7 +28,7 @@ GPU = "nvidia.com/gpu"
 JSON = {"Content-Type": "application/json"}
 
 
-class RecordingBinder:
+class RecordingBinder(Binder):
     """Stands where the Binder would; raises `failure` if there is one."""
 
     def __init__(self, failure: Exception | None = None) -> None:
@@ -465,7 +466,7 @@ async def test_the_scheduler_may_call_the_extender_by_any_name_of_loopback(host:
 
 async def test_behind_client_certificates_the_extender_answers_to_its_services_name() -> None:
     """Which the scheduler has checked, and which no browser comes by."""
-    extender = Extender(fleet({"a": 4}), FixedMirror(group()), RecordingBinder(), lambda: "", own_names=None)
+    extender = Extender(fleet({"a": 4}), FixedMirror(group()), RecordingBinder(), lambda: "", own_name=None)
     headers = JSON | {"Host": "deviceshare-extender.deviceshare-system.svc"}
     body = json.dumps({"Pod": pod(), "NodeNames": ["a"]})
     async with served(extender) as client, client.post("/filter", data=body, headers=headers) as answer:

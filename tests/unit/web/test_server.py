@@ -228,6 +228,6 @@ async def test_a_draining_server_ends_each_connection_with_its_answer() -> None:
         url = f"http://127.0.0.1:{server.port}/filter"
         async with session.post(url) as response:
             assert response.headers.get("Connection") != "close"
-        server.drain()
+        server.draining = True
         async with session.post(url) as response:
             assert (response.status, response.headers["Connection"]) == (200, "close")

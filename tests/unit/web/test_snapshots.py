@@ -20,7 +20,8 @@ class Counter:
         self.made = 0
         self.broken = False
 
-    def __call__(self) -> bytes:
+    def __call__(self) -> Steps:
+        yield
         self.made += 1
         if self.broken:
             raise RuntimeError("no picture today")
@@ -33,7 +34,7 @@ def counter() -> Counter:
 
 
 @asynccontextmanager
-async def running(make: Callable[[], bytes | Steps], **times: Any) -> AsyncIterator[Snapshots]:
+async def running(make: Callable[[], Steps], **times: Any) -> AsyncIterator[Snapshots]:
     """`pause` and `tick` are next to nothing and for ever, unless told otherwise."""
     snapshots = Snapshots(make, **{"pause": 0.0, "tick": 3600.0} | times)
     task = asyncio.create_task(snapshots.run())
