@@ -100,16 +100,16 @@ def metrics() -> str:
     all_of_them = Metrics()
     with all_of_them.request("filter"):
         pass
-    all_of_them.watch_cluster(
-        lambda: [DeviceCount("node", "resource", Use.FREE, Health.HEALTHY, 1)], lambda: {"Bound": 1}
-    )
+    all_of_them.watch_devices(lambda: [DeviceCount("node", "resource", Use.FREE, Health.HEALTHY, 1)])
+    all_of_them.watch("deviceshare_groups", lambda: {"Bound": 1})
     all_of_them.watch_memory(lambda: [DeviceMemory("node", Device("resource", 0), 1, 1)])
-    all_of_them.watch_twice(lambda: {"device-plugin": 0, "resource-claim": 0}, lambda: {"n1": 0})
-    all_of_them.watch_waiting(lambda: {"group": 0, "share": 0})
-    all_of_them.watch_unreadable(lambda: {"Pod": 0})
-    all_of_them.watch_dropped(lambda: {"nodedevices.deviceshare.io": 0})
-    all_of_them.watch_mirrors(lambda: {"pods": 0})
-    all_of_them.watch_certificates(lambda: {"serving": 0.0})
+    all_of_them.watch("deviceshare_devices_allocated_twice", lambda: {"device-plugin": 0, "resource-claim": 0})
+    all_of_them.watch("deviceshare_devices_claimed_twice", lambda: {"n1": 0})
+    all_of_them.watch("deviceshare_waiting_pods", lambda: {"group": 0, "share": 0})
+    all_of_them.watch("deviceshare_unreadable_objects", lambda: {"Pod": 0})
+    all_of_them.watch("deviceshare_missing_crd_fields", lambda: {"nodedevices.deviceshare.io": 0})
+    all_of_them.watch("deviceshare_mirrored_objects", lambda: {"pods": 0})
+    all_of_them.watch("deviceshare_certificate_expiry_timestamp_seconds", lambda: {"serving": 0.0})
     group = GroupCount("group", "Bound", "node", {"resource": 1}, {"ns": 1}, {"ns": 1}, "then", "then")
     quota = DeviceQuota(spec=DeviceQuotaSpec(hard={"nvidia.com/gpu": 8}))
     all_of_them.registry.register(QuotaMetrics(lambda: [quota], lambda: True))
