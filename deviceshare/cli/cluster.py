@@ -127,9 +127,9 @@ async def retry_on_conflict(attempt: Callable[[], Awaitable[T]]) -> T:
 
 async def poll(look: Callable[[], Awaitable[T | None]], *, doing: str, seconds: float) -> T | None:
     """What `look` returns as soon as it isn't None; None when `seconds` have passed. A terminal shows `doing`."""
-    from deviceshare.cli.output import waiting  # noqa: PLC0415 - help doesn't need it
+    from deviceshare.cli.output import FilteringConsole, styled  # noqa: PLC0415 - help doesn't need it
 
-    with waiting(doing), suppress(TimeoutError):
+    with FilteringConsole(stderr=True).status(styled(doing)), suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while True:
                 if (seen := await look()) is not None:

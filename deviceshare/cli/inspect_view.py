@@ -18,21 +18,21 @@ from deviceshare.cli.cluster import ANSWER_SECONDS
 from deviceshare.cli.output import (
     SHOWN,
     Cell,
+    FilteringConsole,
     Part,
     Row,
     age,
     folded,
-    folded_parts,
     group_name,
     indented,
     joined,
     natural,
     note,
-    on_terminal,
     screen,
     spaced,
     styled,
     table,
+    tabled,
 )
 from deviceshare.cli.parameters import did_you_mean
 from deviceshare.cli.snapshot import ClusterSnapshot, mirrored, seen
@@ -100,7 +100,7 @@ async def follow(api: "Api", namespace: str, node: str | None, *, details: bool,
     for mirror in mirrors.by_name.values():
         mirror.subscribe(lambda _: changed.set())
     tasks = [asyncio.create_task(mirror.run(), name=name) for name, mirror in mirrors.by_name.items()]
-    looked_at, last = on_terminal(), None
+    looked_at, last = FilteringConsole().is_terminal, None
     try:
         with screen() as put:
             while True:
@@ -128,7 +128,7 @@ def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[
         _devices(picture, wide=wide) if details else nodes(picture, shown, wide=wide),
         _groups(picture, shown, now, names=details or wide),
         reported_turns_table(picture.nodes, shown, now),
-        folded(("TROUBLE", "WHAT", "WHAT TO DO"), troubles(picture), Trouble.rows, shown, "trouble"),
+        folded(troubles(picture), tabled(("TROUBLE", "WHAT", "WHAT TO DO"), Trouble.rows), shown, "trouble"),
         _waiting(picture, shown, now),
     ]
     return [*spaced(sections), *total(picture)]
@@ -153,10 +153,8 @@ def nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
         return ", ".join(f"{counts[state]} {state}" for state in _URGENCY if counts[state])
 
     columns = ("NODE", "RESOURCE", "USED", *(("MODEL", "MEMORY", "DRIVER") if wide else ()), "DEVICES")
-    by_name = sorted(picture.nodes, key=lambda node: natural(node.name))
-    return folded(
-        columns, by_name, rows, shown, "node", urgency=lambda node: _URGENCY.index(_state(node)), summary=states
-    )
+    lines, by_name = tabled(columns, rows), sorted(picture.nodes, key=lambda node: natural(node.name))
+    return folded(by_name, lines, shown, "node", urgency=lambda node: _URGENCY.index(_state(node)), summary=states)
 
 
 def _state(node: NodeView) -> str:
@@ -239,7 +237,7 @@ def _devices(picture: Picture, *, wide: bool) -> Section:
     columns = ("NODE", "DEVICE", "USE", "BY", "HEALTH", *(("MODEL", "MEMORY", "UUID") if wide else ()))
     nodes = sorted(picture.nodes, key=lambda node: natural(node.name))
     parts = [row for node in nodes for row in shares(node)]
-    section = folded(columns, nodes, rows, None, "node")
+    section = folded(nodes, tabled(columns, rows), None, "node")
     return [*section, "", table(("SHARE", "PART", "OF"), parts)] if parts else section
 
 
@@ -293,10 +291,8 @@ def _groups(picture: Picture, shown: int | None, now: datetime, *, names: bool) 
             ),
         )
 
-    columns = ("GROUP", "PHASE", "NODE", "DEVICES", "PODS")
-    return folded(
-        columns, picture.groups, rows, shown, "group", urgency=lambda group: (not group.ailment, not group.waiting)
-    )
+    lines = tabled(("GROUP", "PHASE", "NODE", "DEVICES", "PODS"), rows)
+    return folded(picture.groups, lines, shown, "group", urgency=lambda group: (not group.ailment, not group.waiting))
 
 
 class Trouble(NamedTuple):
@@ -390,7 +386,7 @@ def waiting(waits: Iterable[WaitingPod], shown: int | None, now: datetime) -> Se
     def pods_of(rest: list[list[WaitingPod]]) -> str:
         return counted(sum(map(len, rest)), "pod")
 
-    return folded_parts(alike.values(), parts, shown, "line", summary=pods_of)
+    return folded(alike.values(), parts, shown, "line", summary=pods_of)
 
 
 def total(picture: Picture) -> list[Cell]:

@@ -16,13 +16,12 @@ import yaml
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from deviceshare.cli.parameters import NamedObject
 from deviceshare.domain import contract
 from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.groups import Group, NamespaceObject
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node, NodeStatus
-from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta, decoder_of
+from deviceshare.domain.objects.object_decoder import Condition, NamedObject, ObjectMeta, decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.workloads import (
     DAEMON_SET,

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from msgspec import Struct, field
 
 from deviceshare.cli.cluster import CannotAsk, Target
 from deviceshare.domain import contract
-from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.object_decoder import NamedObject
 from deviceshare.domain.wording import listed
 from deviceshare.kube import kubeconfig
 from deviceshare.loops.ports import ApiError, Cluster, Kind
@@ -33,12 +32,6 @@ MOST_COMPARED: Final = 5_000
 
 Command = Callable[..., Any]
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
-
-
-class NamedObject(Struct, frozen=True):
-    """Any object, of which only the metadata are read."""
-
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
 
 
 def _kind(api_version: str, kind: str, plural: str, *, namespaced: bool = False) -> Kind[NamedObject]:
@@ -124,6 +117,14 @@ async def suggestion(api: Cluster, kind: Kind[Any], name: str, namespace: str = 
         return did_you_mean(name, [each.metadata.name for each in await api.list(kind, namespace=namespace)])
     except ApiError:
         return ""
+
+
+async def no_such(api: Cluster, kind: Kind[Any], name: str, namespace: str) -> click.ClickException:
+    """What is told who names an object that isn't there."""
+    noun = "pod" if kind.kind == "Pod" else kind.kind
+    see = f"see them with kubectl get {kind.plural} -n {namespace}"
+    near = await suggestion(api, kind, name, namespace)
+    return click.ClickException(f"There is no {noun} {namespace}/{name}; {see}{near}")
 
 
 def on_cluster(command: Command) -> Command:

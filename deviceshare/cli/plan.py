@@ -24,6 +24,7 @@ from deviceshare.cli.output import (
     note,
     spaced,
     styled,
+    tabled,
 )
 from deviceshare.cli.parameters import complete_namespaces, on_cluster, output_as
 from deviceshare.cli.snapshot import ClusterSnapshot, labels_text, look, replayed, take_in
@@ -87,8 +88,8 @@ def plan(
         )
     seen = replayed(given(nodes)) if nodes else target.ask(lambda api: look(api, within))
     answer = _plan(seen, new)
-    answer_with(answer, output, lambda: view(answer, details=details))
-    note([*answer.notes, *(each.text for each in seen.unseen)])
+    notes = [*answer.notes, *(each.text for each in answer.unseen)]
+    answer_with(answer, output, lambda: view(answer, details=details), notes)
     sys.exit(0 if answer.complete else WAITS)
 
 
@@ -149,7 +150,7 @@ def _placed(plan: Plan, shown: int | None) -> list[Part]:
         yield group_name(placement.group), styled(placement.node, "green"), held, str(len(placement.pods)), why
 
     placed = [placement for placement in plan.groups if placement.node]
-    return folded(("GROUP", "NODE", "DEVICES", "PODS", "WHY"), placed, rows, shown, "group")
+    return folded(placed, tabled(("GROUP", "NODE", "DEVICES", "PODS", "WHY"), rows), shown, "group")
 
 
 def _shares(plan: Plan, shown: int | None) -> list[Part]:
@@ -157,7 +158,7 @@ def _shares(plan: Plan, shown: int | None) -> list[Part]:
         where = _where(pod.equals, already=pod.already, only=bool(pod.group))
         yield pod.pod, styled(pod.node, "green"), parts_text(pod.shares), group_name(pod.group), where
 
-    return folded(("POD", "NODE", "SHARE", "GROUP", "WHY"), plan.pods, rows, shown, "pod")
+    return folded(plan.pods, tabled(("POD", "NODE", "SHARE", "GROUP", "WHY"), rows), shown, "pod")
 
 
 def _where(equals: int, *, already: bool, only: bool = False) -> str:

@@ -12,7 +12,7 @@ import click
 from deviceshare import timestamps
 from deviceshare.cli.cluster import Target, poll, retry_on_conflict
 from deviceshare.cli.output import say
-from deviceshare.cli.parameters import complete_group_or_pod, in_namespace, on_cluster, pod_named, suggestion
+from deviceshare.cli.parameters import complete_group_or_pod, in_namespace, no_such, on_cluster, pod_named, suggestion
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import parts_text
 from deviceshare.domain.objects.devices import described
@@ -213,9 +213,7 @@ async def pod_with_share(api: Cluster, namespace: str, name: str) -> tuple[Pod, 
     try:
         pod = await api.get(PODS, name, namespace)
     except NotFound:
-        near = await suggestion(api, PODS, name, namespace)
-        text = f"There is no pod {key}; see them with kubectl get pods -n {namespace}{near}"
-        raise click.ClickException(text) from None
+        raise await no_such(api, PODS, name, namespace) from None
     if not (pod.node and pod.shares):
         rebind = f"replace its group's devices with deviceshare rebind {pod.group}"
         instead = rebind if pod.group else f"see deviceshare explain pod {key}"

@@ -90,8 +90,8 @@ def top(node: str, output: str, namespace: str, *, watch: bool, target: Target) 
             target.ask(lambda api: _watch(api, namespace, node), seconds=None)
         return
     nodes, unseen = target.ask(lambda api: _look(api, namespace, node))
-    answer_with({"nodes": nodes, **({"unseen": unseen} if unseen else {})}, output, lambda: _drawn(nodes))
-    note(each.text for each in unseen)
+    answer = {"nodes": nodes, **({"unseen": unseen} if unseen else {})}
+    answer_with(answer, output, lambda: _drawn(nodes), (each.text for each in unseen))
     sys.exit(1 if all(each.silent for each in nodes) else 0)
 
 

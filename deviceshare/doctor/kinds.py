@@ -7,7 +7,7 @@ from msgspec import Struct, field, to_builtins
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.settings import GATES
-from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.object_decoder import NamedObject
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.loops.ports import ApiError, Cluster, Kind
@@ -92,13 +92,12 @@ class WorkloadStatus(Struct, frozen=True, rename="camel"):
     number_ready: int = 0
 
 
-class Rollout(Struct, frozen=True):
+class Rollout(NamedObject, frozen=True):
     """A Deployment or a DaemonSet.
 
     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/deployment-v1/
     """
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: RolloutSpec = RolloutSpec()
     status: WorkloadStatus = WorkloadStatus()
 
@@ -145,17 +144,15 @@ def is_gated(answer: Pod | ApiError) -> bool:
     return isinstance(answer, Pod) and contract.PLACEMENT_GATE in {gate.name for gate in answer.spec.scheduling_gates}
 
 
-class ConfigMap(Struct, frozen=True):
+class ConfigMap(NamedObject, frozen=True):
     """https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/config-map-v1/"""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     data: dict[str, str] = field(default_factory=dict)
 
 
-class SchedulerPod(Struct, frozen=True):
+class SchedulerPod(NamedObject, frozen=True):
     """A pod that runs a kube-scheduler."""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: WorkPodSpec = WorkPodSpec()
 
     @property
@@ -173,10 +170,9 @@ class SchedulerPod(Struct, frozen=True):
         return next(((name, file) for name in names), None)
 
 
-class RuntimeClass(Struct, frozen=True):
+class RuntimeClass(NamedObject, frozen=True):
     """https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/runtime-class-v1/"""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     handler: str = ""
 
 
@@ -193,10 +189,9 @@ class MachineStatus(Struct, frozen=True, rename="camel"):
     """The node's runtimes; reported from Kubernetes 1.30 on."""
 
 
-class NodeSoftware(Struct, frozen=True):
+class NodeSoftware(NamedObject, frozen=True):
     """A node's software."""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     status: MachineStatus = field(default_factory=MachineStatus)
 
     @property
@@ -218,13 +213,12 @@ class PolicySpec(Struct, frozen=True):
     cdi: PolicyCdi = PolicyCdi()
 
 
-class ClusterPolicy(Struct, frozen=True):
+class ClusterPolicy(NamedObject, frozen=True):
     """The settings of NVIDIA's GPU operator.
 
     https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/cdi.html
     """
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: PolicySpec = PolicySpec()
 
 
