@@ -4,7 +4,6 @@ What the person who asks may not read, as the API server's authorizer says, is l
 https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
 """
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from deviceshare import __version__, timestamps
 from deviceshare.cli.cluster import Target
 from deviceshare.cli.output import note
 from deviceshare.cli.parameters import on_cluster
-from deviceshare.doctor.kinds import Attributes
+from deviceshare.doctor.kinds import Attributes, are_granted
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, PodGuard, left_out
 from deviceshare.domain.answers.picture import Unseen
@@ -241,13 +240,11 @@ async def _visibility(api: "Api", namespace: str) -> Visibility:
     asked = [("nodes", ""), ("namespaces", ""), ("pods", ""), ("pods", namespace)]
     rights = [Attributes("list", "", resource, namespace=where) for resource, where in asked]
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(right.is_granted(api), name=f"ask for the right to {right}") for right in rights]
-    except ExceptionGroup as failed:
-        if isinstance(failed.exceptions[0], Unavailable) or not isinstance(failed.exceptions[0], ApiError):
-            raise failed.exceptions[0] from failed
+        nodes, namespaces, every, some = await are_granted(api, rights)
+    except Unavailable:
+        raise
+    except ApiError:
         return WHOLE_CLUSTER
-    nodes, namespaces, every, some = (task.result() for task in tasks)
     return Visibility(nodes, "" if every else namespace, every or some, namespaces)
 
 

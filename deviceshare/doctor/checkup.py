@@ -3,10 +3,8 @@
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from deviceshare.doctor import admission, canary, gpu, handover, installation, nodes, rights
-from deviceshare.doctor.findings import PROBLEM, Check, checked
+from deviceshare.doctor.findings import Check, checked
 from deviceshare.doctor.kinds import is_gated
 from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.loops.api_objects import LabelledCluster
@@ -15,32 +13,22 @@ if TYPE_CHECKING:
     from deviceshare.kube.api import Api
 
 
-class CheckupRequest(Struct, frozen=True):
-    """What to check, and where."""
+async def look(
+    api: "Api",
+    release: str,
+    namespace: str,
+    runtime_config: str | None,
+    *,
+    with_canary: bool,
+    with_gpu: bool,
+    image: str,
+) -> AsyncIterator[Check]:
+    """One check after the other, each as soon as it is done.
 
-    release: str
-    """The namespace that deviceshare runs in."""
-    namespace: str
-    """Where pods are created: one as a dry run, and the canary."""
-    canary: bool
-    runtime_config: str | None
-    """The text of a node's file with the settings of NVIDIA's toolkit."""
-    gpu: bool = False
-    """Whether a second canary opens a GPU."""
-    image: str = ""
-    """The image of that canary; "" for the one of deviceshare's own Deployment."""
-
-
-class Checkup(Struct, frozen=True):
-    """The whole answer, for programs."""
-
-    healthy: bool
-    checks: list[Check]
-
-
-async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
-    """One check after the other, each as soon as it is done."""
-    release, namespace = request.release, request.namespace
+    deviceshare runs in the namespace `release`; pods are created in `namespace`: one as a dry run, and the canaries.
+    The one that opens a GPU has this image, or else that of deviceshare's own Deployment. `runtime_config` is the text
+    of a node's file with the settings of NVIDIA's toolkit.
+    """
     yield await checked("CRDs", "CRDs", installation.examine_definitions(api))
     yield await checked("your rights", "what you may do", rights.examine_person(api))
     ours = await installation.installation(api, release)
@@ -56,15 +44,10 @@ async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     yield await checked("objects", "objects", nodes.examine_objects(labelled))
     async for each in nodes.examine(labelled, ours):
         yield each
-    yield await checked("runtime", "runtime classes", handover.examine_runtime(labelled, request.runtime_config))
+    yield await checked("runtime", "runtime classes", handover.examine_runtime(labelled, runtime_config))
     yield await checked("hand-over", "NVIDIA's stack", handover.examine(labelled, ours))
-    if request.canary:
+    if with_canary:
         yield await checked("canary", "groups, nodes and ledgers", canary.examine(labelled, namespace, release))
-    if request.gpu:
-        opened = gpu.examine(labelled, namespace, ours, request.image)
+    if with_gpu:
+        opened = gpu.examine(labelled, namespace, ours, image)
         yield await checked("gpu", "RuntimeClasses, nodes and ledgers", opened)
-
-
-def conclude(checks: list[Check]) -> Checkup:
-    """Healthy unless there is a problem: warnings and what could not be tested don't count."""
-    return Checkup(all(each.mark != PROBLEM for each in checks), checks)

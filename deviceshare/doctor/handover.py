@@ -89,7 +89,7 @@ def judge_handlers(machines: Iterable[NodeSoftware], classes: Sequence[RuntimeCl
 
 def judge_systems(machines: Iterable[NodeSoftware]) -> list[Finding]:
     """Operating systems that ignore the variable by default."""
-    names = [each.metadata.name for each in machines if BOTTLEROCKET in each.status.node_info.os_image]
+    names = [each.metadata.name for each in machines if BOTTLEROCKET in each.status.node_info.get("osImage", "")]
     what = f"Bottlerocket ignores {vendors.NVIDIA.env} of unprivileged containers by default"
     key = "settings.nvidia-container-runtime.visible-devices"
     return about(
@@ -268,7 +268,7 @@ def _by_plugin(stack: Stack) -> Iterator[Finding]:
         what = f"NVIDIA's NRI plugin serves pods of other namespaces from 1.20.0 on, and this is {listed(old)}"
         cure = "helm upgrade … of the GPU operator to 26.7.0 or later, or set its toolkit.version"
         yield Finding(PROBLEM, what, cure)
-    able = {machine.metadata.name: injects_by_nri(machine.status.node_info.runtime) for machine in stack.machines}
+    able = {machine.metadata.name: injects_by_nri(machine.runtime) for machine in stack.machines}
     what = "containerd there can't inject CDI devices for an NRI plugin"
     cure = "update containerd to 1.7.30, or to 2.1.0 or later; 2.0 drops them"
     yield from about((name for name, can in able.items() if can is False), PROBLEM, what, cure)

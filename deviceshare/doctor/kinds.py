@@ -1,5 +1,7 @@
 """The API objects that only the doctor reads, with the fields that it judges."""
 
+import asyncio
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -39,20 +41,22 @@ class Attributes(Struct, frozen=True, omit_defaults=True):
         return (await api.create(ACCESS if user else OWN_ACCESS, {"spec": spec})).status.get("allowed") is True
 
 
+async def are_granted(api: Cluster, rights: Iterable[Attributes], user: str = "") -> list[bool]:
+    """Asks for all of them at once, likewise."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                group.create_task(right.is_granted(api, user), name=f"ask for the right to {right}") for right in rights
+            ]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    return [each.result() for each in asked]
+
+
 class AccessReview(Struct, frozen=True):
     """https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subject-access-review-v1/"""
 
     status: dict[str, Any] = field(default_factory=dict)
-
-
-class Mount(Struct, frozen=True, rename="camel"):
-    name: str = ""
-    mount_path: str = ""
-
-
-class Volume(Struct, frozen=True, rename="camel"):
-    name: str = ""
-    config_map: dict[str, Any] | None = None
 
 
 class WorkContainer(Struct, frozen=True, rename="camel"):
@@ -60,7 +64,7 @@ class WorkContainer(Struct, frozen=True, rename="camel"):
     image: str = ""
     command: list[str] = field(default_factory=list)
     args: list[str] = field(default_factory=list)
-    volume_mounts: list[Mount] = field(default_factory=list)
+    volume_mounts: list[dict[str, Any]] = field(default_factory=list)
 
     def flag(self, name: str) -> str | None:
         """The value of `--NAME=VALUE`, or of `--NAME VALUE`."""
@@ -74,7 +78,7 @@ class WorkContainer(Struct, frozen=True, rename="camel"):
 class WorkPodSpec(Struct, frozen=True, rename="camel"):
     node_name: str = ""
     containers: list[WorkContainer] = field(default_factory=list)
-    volumes: list[Volume] = field(default_factory=list)
+    volumes: list[dict[str, Any]] = field(default_factory=list)
 
 
 class WorkTemplate(Struct, frozen=True):
@@ -119,9 +123,8 @@ class Installation(NamedTuple):
     """Whether a pod of a group comes with our scheduling gate, where no Deployment says so."""
 
     def container(self, name: str) -> WorkContainer | None:
-        return (
-            next((each for each in self.deployment.containers if each.name == name), None) if self.deployment else None
-        )
+        every = self.deployment.containers if self.deployment else ()
+        return next((each for each in every if each.name == name), None)
 
     def flag(self, name: str) -> str | None:
         """The value of a flag of `deviceshare run`."""
@@ -164,10 +167,10 @@ class SchedulerPod(NamedObject, frozen=True):
     def config_map(self) -> tuple[str, str] | None:
         """The ConfigMap that the file comes from, and the key in it; None where it comes from elsewhere."""
         directory, _, file = self.config.rpartition("/")
-        maps = {each.name: str(each.config_map.get("name", "")) for each in self.spec.volumes if each.config_map}
+        maps = {each.get("name"): each.get("configMap") for each in self.spec.volumes}
         mounts = (mount for container in self.spec.containers for mount in container.volume_mounts)
-        names = (maps[each.name] for each in mounts if each.name in maps and each.mount_path.rstrip("/") == directory)
-        return next(((name, file) for name in names), None)
+        found = (maps.get(each.get("name")) for each in mounts if each.get("mountPath", "").rstrip("/") == directory)
+        return next(((each.get("name", ""), file) for each in found if each), None)
 
 
 class RuntimeClass(NamedObject, frozen=True):
@@ -176,15 +179,9 @@ class RuntimeClass(NamedObject, frozen=True):
     handler: str = ""
 
 
-class MachineInfo(Struct, frozen=True, rename="camel"):
-    os_image: str = ""
-    runtime: str = field(default="", name="containerRuntimeVersion")
-    """As in `containerd://1.7.30`."""
-
-
 class MachineStatus(Struct, frozen=True, rename="camel"):
     allocatable: dict[str, Quantity] = field(default_factory=dict)
-    node_info: MachineInfo = MachineInfo()
+    node_info: dict[str, Any] = field(default_factory=dict)
     runtime_handlers: list[dict[str, Any]] = field(default_factory=list)
     """The node's runtimes; reported from Kubernetes 1.30 on."""
 
@@ -193,6 +190,11 @@ class NodeSoftware(NamedObject, frozen=True):
     """A node's software."""
 
     status: MachineStatus = field(default_factory=MachineStatus)
+
+    @property
+    def runtime(self) -> str:
+        """As in `containerd://1.7.30`."""
+        return str(self.status.node_info.get("containerRuntimeVersion", ""))
 
     @property
     def handlers(self) -> set[str]:

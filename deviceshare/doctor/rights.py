@@ -4,12 +4,11 @@ The API server itself is asked, so it doesn't matter which roles grant a right.
 https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
 """
 
-import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from deviceshare.doctor.findings import PROBLEM, WARNING, Finding, Verdict, listed
-from deviceshare.doctor.kinds import Attributes, Installation
+from deviceshare.doctor.kinds import Attributes, Installation, are_granted
 from deviceshare.domain import contract
 from deviceshare.kube.definitions import CRD_GROUP, CRDS, DEFINITIONS
 from deviceshare.loops.kinds import DRA_GROUP, DRA_VERSIONS
@@ -143,9 +142,4 @@ def judge_own(user: str, denied: list[Attributes]) -> list[Finding]:
 
 
 async def _denied(api: Cluster, rights: Sequence[Attributes], user: str) -> list[Attributes]:
-    try:
-        async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(right.is_granted(api, user), name=str(right)) for right in rights]
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from failed
-    return [right for right, answer in zip(rights, asked, strict=True) if not answer.result()]
+    return [right for right, granted in zip(rights, await are_granted(api, rights, user), strict=True) if not granted]
