@@ -37,6 +37,8 @@ PAGE_SECONDS = 30.0
 TRIES = 8
 LOOK_SECONDS = 0.3
 """Between two attempts, and between two polls."""
+OUTCOME_SECONDS: Final = 30.0
+"""For what was requested to be done: a leader that died is replaced within it, and agents look far more often."""
 
 _POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Where a pod finds its own: https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/"""
@@ -125,12 +127,12 @@ async def retry_on_conflict(attempt: Callable[[], Awaitable[T]]) -> T:
     raise click.ClickException("The object was changed by others at each attempt; run the command again")
 
 
-async def poll(look: Callable[[], Awaitable[T | None]], *, doing: str, seconds: float) -> T | None:
-    """What `look` returns as soon as it isn't None; None when `seconds` have passed. A terminal shows `doing`."""
+async def poll(look: Callable[[], Awaitable[T | None]], *, doing: str) -> T | None:
+    """What `look` returns as soon as it isn't None; None after OUTCOME_SECONDS. A terminal shows `doing`."""
     from deviceshare.cli.output import FilteringConsole, styled  # noqa: PLC0415 - help doesn't need it
 
     with FilteringConsole(stderr=True).status(styled(doing)), suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(OUTCOME_SECONDS):
             while True:
                 if (seen := await look()) is not None:
                     return seen

@@ -83,8 +83,8 @@ def doctor(
         assert task is not None
         # As at Ctrl-C, which asyncio turns into the same: a canary must not stay behind.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        where = release_namespace, namespace
-        async for each in checkup.look(api, *where, settings, with_canary=canary, with_gpu=gpu, image=gpu_image):
+        where, image = (release_namespace, namespace), gpu_image if gpu else None
+        async for each in checkup.look(api, *where, settings, with_canary=canary, gpu_image=image):
             checks.append(each)
             if output == TABLE:
                 show(*_lines(each))

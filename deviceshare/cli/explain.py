@@ -157,7 +157,7 @@ def _command(kind: Kind[_Workload]) -> None:
     """Adds `explain deployment`, and the like."""
 
     @explain.command(kind.kind.lower(), short_help=f"What the pods of a {kind.kind} have or wait for.")
-    @click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=parameters.completing_in_namespace(kind))
+    @click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=parameters.completing(kind))
     @parameters.in_namespace
     @parameters.output_as("table", "json", "yaml")
     @parameters.on_cluster

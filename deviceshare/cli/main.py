@@ -23,10 +23,9 @@ _OF_PACKAGES: Final = {
 """Commands with a package of their own, which may be missing: the wheel and the image have no sandbox, the single-file
 CLI none of them.
 """
-_ASKING: Final = ("doctor", "explain", "inspect", "plan", "smi", "snapshot", "top")
-_CHANGING: Final = ("rebind", "recover", "resize", "turn")
-_COMMANDS: Final = {name: home for name, (package, home) in _OF_PACKAGES.items() if find_spec(package)} | {
-    name: f"deviceshare.cli.{name}" for name in (*_ASKING, *_CHANGING)
+_OURS: Final = "doctor explain inspect plan rebind recover resize smi snapshot top turn"
+_COMMANDS: Final = {name: f"deviceshare.cli.{name}" for name in _OURS.split()} | {
+    name: home for name, (package, home) in _OF_PACKAGES.items() if find_spec(package)
 }
 """The module that holds the command, under its name."""
 

@@ -34,14 +34,6 @@ Command = Callable[..., Any]
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def _kind(api_version: str, kind: str, plural: str, *, namespaced: bool = False) -> Kind[NamedObject]:
-    return Kind(api_version, kind, plural, NamedObject, namespaced=namespaced)
-
-
-_OURS: Final = f"{contract.API_GROUP}/{contract.API_VERSION}"
-_PODS: Final = _kind("v1", "Pod", "pods", namespaced=True)
-
-
 def _offered(
     ctx: click.Context, incomplete: str, kind: Kind[Any], namespace: str | None = "", prefix: str = ""
 ) -> list[str]:
@@ -61,21 +53,13 @@ def _target(ctx: click.Context) -> Target:
     return Target(ctx.params.get("kubeconfig") or os.environ.get("KUBECONFIG"), ctx.params.get("context"))
 
 
-def _completing(kind: Kind[NamedObject]) -> Complete:
-    return lambda ctx, _, incomplete: _offered(ctx, incomplete, kind)
-
-
-complete_groups: Final = _completing(_kind(_OURS, contract.GROUP_KIND, "shareddevicegroups"))
-complete_nodes: Final = _completing(_kind(_OURS, contract.NODE_DEVICES_KIND, "nodedevices"))
-"""Of shared nodes, which have a NodeDevices of their name."""
-complete_namespaces: Final = _completing(_kind("v1", "Namespace", "namespaces"))
-
-
-def completing_in_namespace(kind: Kind[Any]) -> Complete:
-    """Completes names of the kind: of the namespace that the word names, or the flag, or the context."""
+def completing(kind: Kind[Any]) -> Complete:
+    """Completes names of the kind; if it has namespaces, of the one that the word, the flag or the context names."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         namespace, slash, _name = incomplete.partition("/")
+        if not kind.namespaced:
+            return _offered(ctx, incomplete, kind)
         if slash:
             return _offered(ctx, incomplete, kind, namespace, f"{namespace}/")
         return _offered(ctx, incomplete, kind, ctx.params.get("namespace"))
@@ -83,7 +67,16 @@ def completing_in_namespace(kind: Kind[Any]) -> Complete:
     return complete
 
 
-complete_pods: Final = completing_in_namespace(_PODS)
+_OURS: Final = f"{contract.API_GROUP}/{contract.API_VERSION}"
+complete_groups: Final = completing(
+    Kind(_OURS, contract.GROUP_KIND, "shareddevicegroups", NamedObject, namespaced=False)
+)
+complete_nodes: Final = completing(
+    Kind(_OURS, contract.NODE_DEVICES_KIND, "nodedevices", NamedObject, namespaced=False)
+)
+"""Of shared nodes, which have a NodeDevices of their name."""
+complete_namespaces: Final = completing(Kind("v1", "Namespace", "namespaces", NamedObject, namespaced=False))
+complete_pods: Final = completing(Kind("v1", "Pod", "pods", NamedObject, namespaced=True))
 
 
 def complete_group_or_pod(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -150,22 +143,19 @@ def on_cluster(command: Command) -> Command:
     return file(chosen(with_target))
 
 
-def on_snapshot(command: Command) -> Command:
-    """Adds `--snapshot`."""
-    readable = click.Path(exists=True, dir_okay=False, path_type=Path)
-    told = "What deviceshare snapshot wrote into this file, instead of a cluster."
-    return click.option("--snapshot", "file", type=readable, help=told)(command)
-
-
-def in_namespace(command: Command) -> Command:
-    """Gives a click command `--namespace`, passed to it as `namespace`; None where that of the context is meant."""
-    return click.option(
-        "-n",
-        "--namespace",
-        metavar="NAME",
-        shell_complete=complete_namespaces,
-        help="Whose pods are meant; the namespace of the kubeconfig's context unless given.",
-    )(command)
+on_snapshot: Final = click.option(
+    "--snapshot",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What deviceshare snapshot wrote into this file, instead of a cluster.",
+)
+in_namespace: Final = click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    shell_complete=complete_namespaces,
+    help="Whose pods are meant; the namespace of the kubeconfig's context unless given.",
+)
 
 
 def output_as(*formats: str) -> Callable[[Command], Command]:

@@ -4,13 +4,12 @@ The command requests that of the leader by an annotation of the holder, and wait
 """
 
 import secrets
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from deviceshare import timestamps
-from deviceshare.cli.cluster import Target, poll, retry_on_conflict
+from deviceshare.cli.cluster import OUTCOME_SECONDS, Target, poll, retry_on_conflict
 from deviceshare.cli.output import say
 from deviceshare.cli.parameters import complete_group_or_pod, in_namespace, no_such, on_cluster, pod_named, suggestion
 from deviceshare.domain import contract
@@ -25,9 +24,6 @@ from deviceshare.domain.placement.device_states import device_states, held_by
 from deviceshare.domain.placement.replacement import Replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Kind, NotFound
-
-ANSWER_SECONDS: Final = 30.0
-"""A leader that died is replaced within this time."""
 
 
 @click.command(
@@ -57,28 +53,10 @@ def rebind(target: Target, name: tuple[str, ...], namespace: str | None) -> None
     Containers see their new devices when they restart; where devices are injected by CDI, pods have to be recreated.
     What a pod had before stays reserved until the pod has ended.
     """
-    if len(name) == 1:
-        say(target.ask(lambda api: ask(api, name[0])))
-        return
-    if len(name) > 2 or name[0] != "pod":
+    if len(name) > 2 or (len(name) == 2 and name[0] != "pod"):
         raise click.UsageError("Name a group, or a pod as pod NAMESPACE/NAME.")
-    within, pod = pod_named(name[1], namespace, target)
-    say(target.ask(lambda api: ask_for_pod(api, within, pod)))
-
-
-async def ask(api: Cluster, name: str) -> str:
-    """Requests a rebind of the group, and returns the outcome as a sentence.
-
-    Raises:
-        ClickException: the devices were not replaced; the text says why and what to do.
-        ApiError: a request failed.
-    """
-    return await _ask(api, lambda: _group(api, name))
-
-
-async def ask_for_pod(api: Cluster, namespace: str, name: str) -> str:
-    """Requests a rebind of the pod's share, and returns the outcome as a sentence; raises what `ask` does."""
-    return await _ask(api, lambda: _pod(api, namespace, name))
+    within, holder = pod_named(name[1], namespace, target) if len(name) == 2 else ("", name[0])
+    say(target.ask(lambda api: ask(api, holder, within)))
 
 
 class Asked(NamedTuple):
@@ -124,7 +102,17 @@ class Asked(NamedTuple):
         return replacement.judge_share(self.ledger, self.by)
 
 
-async def _ask(api: Cluster, look: Callable[[], Awaitable[Asked]]) -> str:
+async def ask(api: Cluster, name: str, namespace: str = "") -> str:
+    """Requests a rebind of the group or, in a namespace, of the pod's share, and returns the outcome as a sentence.
+
+    Raises:
+        ClickException: the devices were not replaced; the text says why and what to do.
+        ApiError: a request failed.
+    """
+
+    async def look() -> Asked:
+        return Asked(*await (pod_with_share(api, namespace, name) if namespace else _group(api, name)))
+
     async def request() -> tuple[Asked, Replacement]:
         seen = await look()
         verdict, meta = seen.judged(), seen.by.metadata
@@ -146,10 +134,10 @@ async def _ask(api: Cluster, look: Callable[[], Awaitable[Asked]]) -> str:
         return f"{devices} are healthy: it keeps {before.has}."
     if verdict.obstacle:
         raise click.ClickException(f"{subject} {verdict.obstacle}: {before.cure}")
-    after = await poll(answer, doing=f"Waiting for other devices for {who}", seconds=ANSWER_SECONDS)
+    after = await poll(answer, doing=f"Waiting for other devices for {who}")
     if after is None:
         raise click.ClickException(
-            f"deviceshare has not answered within {ANSWER_SECONDS:g} s. It will when it runs; see that with"
+            f"deviceshare has not answered within {OUTCOME_SECONDS:g} s. It will when it runs; see that with"
             f" kubectl get pods -A -l app.kubernetes.io/name={contract.NAME}, and the outcome with {before.outcome}"
         )
     if kept := [each for each in verdict.broken if any(replacement.same(each, now) for now in after.claim.devices)]:
@@ -183,7 +171,7 @@ def _who_sees_it(after: Asked) -> list[str]:
     return [when, *(f"  {pod}" for pod in pods)]
 
 
-async def _group(api: Cluster, name: str) -> Asked:
+async def _group(api: Cluster, name: str) -> tuple[Group, NodeDevices, Claim]:
     try:
         group = await api.get(GROUPS, name)
     except NotFound:
@@ -200,11 +188,7 @@ async def _group(api: Cluster, name: str) -> Asked:
         f"The claim of group {name} on node {group.node} is missing and is restored from its pods; without any the"
         f" group leaves the node. Retry once deviceshare inspect {group.node} shows it"
     )
-    return Asked(group, *await _claim(api, group.node, group.uid, missing))
-
-
-async def _pod(api: Cluster, namespace: str, name: str) -> Asked:
-    return Asked(*await pod_with_share(api, namespace, name))
+    return group, *await _claim(api, group.node, group.uid, missing)
 
 
 async def pod_with_share(api: Cluster, namespace: str, name: str) -> tuple[Pod, NodeDevices, Claim]:

@@ -3,13 +3,11 @@
 The command asks for it by an annotation of the pod, and waits for the claim and the agent's limit to follow.
 """
 
-from typing import Final
-
 import click
 
-from deviceshare.cli.cluster import Target, poll, retry_on_conflict
+from deviceshare.cli.cluster import OUTCOME_SECONDS, Target, poll, retry_on_conflict
 from deviceshare.cli.output import say
-from deviceshare.cli.parameters import completing_in_namespace, in_namespace, on_cluster, pod_named
+from deviceshare.cli.parameters import completing, in_namespace, on_cluster, pod_named
 from deviceshare.cli.rebind import pod_with_share
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import parts_text
@@ -20,8 +18,6 @@ from deviceshare.domain.objects.shares import INITS, MIB_PER_GIB, current
 from deviceshare.domain.placement.resizing import judge, refusal
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Cluster
-
-ANSWER_SECONDS: Final = 30.0
 
 
 @click.command(
@@ -36,7 +32,7 @@ Examples:
 Exit codes: 0 resized; 1 failed, there is no room yet, or more is in use than asked for; 2 wrong flags.""",
 )
 @click.argument("what", type=click.Choice(["pod"]))
-@click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=completing_in_namespace(PODS))
+@click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=completing(PODS))
 @click.option("--gpu-mem", type=click.IntRange(1, 4095), metavar="GIB", help="GiB of each device.")
 @click.option("--gpu-mem-mib", type=click.IntRange(1, 4193280), metavar="MIB", help="MiB of each device.")
 @click.option("--gpu-percent", type=click.IntRange(1, 100), metavar="PERCENT", help="Hundredths of each device.")
@@ -97,11 +93,11 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
         return (pod, ledger, claim) if done or judge(ledger, pod).obstacle or refusal(ledger, pod) else None
 
     await retry_on_conflict(request)
-    found = await poll(answer, doing=f"Waiting for the share of {namespace}/{name}", seconds=ANSWER_SECONDS)
+    found = await poll(answer, doing=f"Waiting for the share of {namespace}/{name}")
     if found is None:
         pod, ledger, _ = await look()
         lowering = judge(ledger, pod).lowering
-        silent = f"deviceshare has not answered within {ANSWER_SECONDS:g} s"
+        silent = f"deviceshare has not answered within {OUTCOME_SECONDS:g} s"
         raise click.ClickException(
             f"{f'Pod {namespace}/{name} {lowering}' if lowering else silent}. The request stays: see what becomes of it"
             f" with deviceshare explain pod {namespace}/{name}"

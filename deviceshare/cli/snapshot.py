@@ -29,16 +29,7 @@ from deviceshare.domain.wording import counted, listed
 from deviceshare.kube.cache import Cache, Object
 from deviceshare.kube.mirrors import WHOLE_CLUSTER, Visibility, without_selector
 from deviceshare.kube.refusals import Unserved
-from deviceshare.loops.kinds import (
-    DEVICE_QUOTAS,
-    GROUPS,
-    NAMESPACES,
-    NODE_DEVICES,
-    NODES,
-    PODS,
-    VALIDATING,
-    WEBHOOK_CONFIGURATIONS,
-)
+from deviceshare.loops import kinds
 from deviceshare.loops.ports import ApiError, Cluster, Forbidden, Kind, NotFound, Unavailable
 from deviceshare.loops.replica.feed import Feed
 
@@ -135,12 +126,12 @@ def snapshot(target: Target, file: Path) -> None:
 def recorded(mirrors: "Mirrors") -> bytes:
     """The file: a List of the objects as they were decoded, with no field that deviceshare doesn't read."""
     known: tuple[tuple[Kind[Any], Iterable[Any]], ...] = (
-        (NODES, mirrors.nodes.values()),
-        (NODE_DEVICES, mirrors.ledgers.values()),
-        (GROUPS, mirrors.groups.values()),
-        (DEVICE_QUOTAS, mirrors.quotas.values()),
-        (NAMESPACES, mirrors.namespaces.values() if mirrors.namespaces else ()),
-        (PODS, (*mirrors.pods.values(), *mirrors.others.values())),
+        (kinds.NODES, mirrors.nodes.values()),
+        (kinds.NODE_DEVICES, mirrors.ledgers.values()),
+        (kinds.GROUPS, mirrors.groups.values()),
+        (kinds.DEVICE_QUOTAS, mirrors.quotas.values()),
+        (kinds.NAMESPACES, mirrors.namespaces.values() if mirrors.namespaces else ()),
+        (kinds.PODS, (*mirrors.pods.values(), *mirrors.others.values())),
     )
     items = [_document(kind, each) for kind, objects in known for each in objects]
     made = {"annotations": {f"{contract.PREFIX}snapshot": f"deviceshare {__version__}, {timestamps.now()}"}}
@@ -214,14 +205,14 @@ async def guard_of(api: Cluster) -> PodGuard:
 async def _settings(api: Cluster) -> tuple[PodGuard, SharingLabels]:
     excluding: Mapping[str, Any]
     try:
-        configuration = await api.get(WEBHOOK_CONFIGURATIONS[1], contract.NAME)
+        configuration = await api.get(kinds.WEBHOOK_CONFIGURATIONS[1], contract.NAME)
         meta: ObjectMeta = configuration.metadata
         excluding = next((each for each in configuration.webhooks if each.get("name") == GUARDING), {})
     except Forbidden:
         return PodGuard(), SharingLabels()
     except NotFound:
         try:
-            policy = await api.get(VALIDATING.policies, GUARDING_POLICY)
+            policy = await api.get(kinds.VALIDATING.policies, GUARDING_POLICY)
         except (Forbidden, NotFound, Unserved):  # older API servers have no policies
             return PodGuard(), SharingLabels()
         meta, excluding = policy.metadata, policy.spec.match_constraints

@@ -14,20 +14,13 @@ if TYPE_CHECKING:
 
 
 async def look(
-    api: "Api",
-    release: str,
-    namespace: str,
-    runtime_config: str | None,
-    *,
-    with_canary: bool,
-    with_gpu: bool,
-    image: str,
+    api: "Api", release: str, namespace: str, runtime_config: str | None, *, with_canary: bool, gpu_image: str | None
 ) -> AsyncIterator[Check]:
     """One check after the other, each as soon as it is done.
 
     deviceshare runs in the namespace `release`; pods are created in `namespace`: one as a dry run, and the canaries.
-    The one that opens a GPU has this image, or else that of deviceshare's own Deployment. `runtime_config` is the text
-    of a node's file with the settings of NVIDIA's toolkit.
+    One opens a GPU, unless `gpu_image` is None; where that is empty, its image is that of deviceshare's own Deployment.
+    `runtime_config` is the text of a node's file with the settings of NVIDIA's toolkit.
     """
     yield await checked("CRDs", "CRDs", installation.examine_definitions(api))
     yield await checked("your rights", "what you may do", rights.examine_person(api))
@@ -48,6 +41,6 @@ async def look(
     yield await checked("hand-over", "NVIDIA's stack", handover.examine(labelled, ours))
     if with_canary:
         yield await checked("canary", "groups, nodes and ledgers", canary.examine(labelled, namespace, release))
-    if with_gpu:
-        opened = gpu.examine(labelled, namespace, ours, image)
+    if gpu_image is not None:
+        opened = gpu.examine(labelled, namespace, ours, gpu_image)
         yield await checked("gpu", "RuntimeClasses, nodes and ledgers", opened)

@@ -16,18 +16,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from deviceshare import assets
+from deviceshare.doctor import kinds
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, about, listed, unread
-from deviceshare.doctor.kinds import (
-    CLUSTER_POLICIES,
-    DAEMON_SETS,
-    MACHINES,
-    RUNTIME_CLASSES,
-    ClusterPolicy,
-    Installation,
-    NodeSoftware,
-    Rollout,
-    RuntimeClass,
-)
+from deviceshare.doctor.kinds import ClusterPolicy, Installation, NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import contract, vendors, wording
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.placement import handover
@@ -49,7 +40,7 @@ _UPGRADE: Final = "helm upgrade … --set handover"
 
 async def _machines(api: Cluster) -> list[NodeSoftware]:
     """The shared nodes that have NVIDIA's devices."""
-    return [each for each in await api.list(MACHINES, label_selector=SHARED_NODES) if each.has_nvidia]
+    return [each for each in await api.list(kinds.MACHINES, label_selector=SHARED_NODES) if each.has_nvidia]
 
 
 # The runtime: whether it reads our variable, and nothing that overrules it
@@ -59,7 +50,7 @@ async def examine_runtime(api: Cluster, settings: str | None) -> Verdict:
     """`settings` is the text of a node's file, if it was given by --runtime-config."""
     findings = [*judge_settings(settings)] if settings is not None else []
     try:
-        machines, classes = await _machines(api), await api.list(RUNTIME_CLASSES)
+        machines, classes = await _machines(api), await api.list(kinds.RUNTIME_CLASSES)
     except ApiError as error:
         return "", [*findings, unread("runtime classes", error)]
     if not machines:
@@ -181,9 +172,9 @@ async def examine(api: Cluster, ours: Installation) -> Verdict:
     """Compares NVIDIA's stack with the flags of our Deployment, where it was found. Raises ApiError."""
     stack = Stack(
         machines=await _machines(api),
-        classes=await api.list(RUNTIME_CLASSES),
+        classes=await api.list(kinds.RUNTIME_CLASSES),
         policies=await _policies(api),
-        toolkits=await api.list(DAEMON_SETS, label_selector=TOOLKIT),
+        toolkits=await api.list(kinds.DAEMON_SETS, label_selector=TOOLKIT),
         ours=ours,
         ledgers=await api.list(NODE_DEVICES),
     )
@@ -192,10 +183,10 @@ async def examine(api: Cluster, ours: Installation) -> Verdict:
 
 async def _policies(api: Cluster) -> list[ClusterPolicy]:
     try:
-        await api.get(CRDS, f"{CLUSTER_POLICIES.plural}.nvidia.com")
+        await api.get(CRDS, f"{kinds.CLUSTER_POLICIES.plural}.nvidia.com")
     except NotFound:
         return []  # There is no GPU operator.
-    return await api.list(CLUSTER_POLICIES)
+    return await api.list(kinds.CLUSTER_POLICIES)
 
 
 def summary(stack: Stack) -> str:
