@@ -271,9 +271,12 @@ def view(explanation: Explanation, *, details: bool) -> list[Part]:
     if explanation.facts:
         parts += ["", table(("", ""), ((styled(name, "bold"), fact) for name, fact in explanation.facts.items()))]
     if explanation.nodes:
-        shown = None if details else SHOWN
-        nodes = partial(_nodes, details=details)
-        parts += ["", *folded(explanation.nodes, nodes, shown, "node", summary=_summary)]
+
+        def fitting(rest: list[NodeVerdict]) -> str:
+            return f"{fits} of them fit" if (fits := sum(node.fits for node in rest)) else "none of them fits"
+
+        nodes, shown = partial(_nodes, details=details), None if details else SHOWN
+        parts += ["", *folded(explanation.nodes, nodes, shown, "node", summary=fitting)]
     return parts
 
 
@@ -314,8 +317,3 @@ def _verdict(node: NodeVerdict) -> Cell:
     why = f", {node.why_these}" if node.why_these else ""
     score = "fits" if node.score is None else f"fits, scores {node.score} of 10"
     return joined(styled(score, "green"), f"; would get {held}{why}" if held else "")
-
-
-def _summary(rest: list[NodeVerdict]) -> str:
-    fits = sum(node.fits for node in rest)
-    return f"{fits} of them fit" if fits else "none of them fits"

@@ -310,14 +310,22 @@ def troubles(picture: Picture) -> Iterator[Trouble]:
     """Unreadable objects, unhealthy devices, trespasses, exceeded shares, then what else keeps groups from working."""
     devices = [(node, device) for node in picture.nodes for device in node.devices]
     broken = [(node, device) for node, device in devices if not device.health.sound]
-    for each in picture.unreadable:
-        yield Trouble(f"{each.kind} {each.name}", f"can't be read: {each.fault}", each.cure)
+    for lost in picture.unreadable:
+        yield Trouble(f"{lost.kind} {lost.name}", f"can't be read: {lost.fault}", lost.cure)
     for node, device in broken:
         yield _broken(node, device)
     for node, device in devices:
-        yield from _trespasses(node, device)
+        for each in device.trespasses:
+            whose = f"of pod {each.pod}" if each.pod else "outside of any pod"
+            cure = f"kubectl delete pod -n {each.pod.replace('/', ' ')}" if each.pod else f"end it on {node.name}"
+            pods = f"; {named([part.pod for part in device.parts])} share it" if device.use is Use.SHARED else ""
+            whom = f"; group {device.group} holds it" if device.group else pods
+            yield Trouble(_name(node, device), f"process {quoted(each.process)} {whose} uses it{whom}", cure)
     for node, device in devices:
-        yield from _overuses(node, device)
+        whom = f"; group {device.group} holds the device" if device.group else ""
+        for over in device.overuses:
+            since = f" (since {over.since})" if over.since else ""
+            yield Trouble(_name(node, device), f"pod {over.pod}: {overuse_text(over)}{since}{whom}", OVERUSE_CURE)
     explained = {device.group for _, device in broken}
     for group in picture.groups:
         if group.ailment and group.name not in explained:
@@ -336,22 +344,6 @@ def _broken(node: NodeView, device: DeviceView) -> Trouble:
         repair = f"deviceshare rebind pod {which}; {repair}" if pods else repair
     cure = f"deviceshare rebind {device.group}; {repair}" if device.use is Use.HELD else repair
     return Trouble(_name(node, device), what + lost + since, cure)
-
-
-def _trespasses(node: NodeView, device: DeviceView) -> Iterator[Trouble]:
-    for each in device.trespasses:
-        whose = f"of pod {each.pod}" if each.pod else "outside of any pod"
-        cure = f"kubectl delete pod -n {each.pod.replace('/', ' ')}" if each.pod else f"end it on {node.name}"
-        pods = f"; {named([part.pod for part in device.parts])} share it" if device.use is Use.SHARED else ""
-        whom = f"; group {device.group} holds it" if device.group else pods
-        yield Trouble(_name(node, device), f"process {quoted(each.process)} {whose} uses it{whom}", cure)
-
-
-def _overuses(node: NodeView, device: DeviceView) -> Iterator[Trouble]:
-    for each in device.overuses:
-        since = f" (since {each.since})" if each.since else ""
-        whose = f"; group {device.group} holds the device" if device.group else ""
-        yield Trouble(_name(node, device), f"pod {each.pod}: {overuse_text(each)}{since}{whose}", OVERUSE_CURE)
 
 
 def _name(node: NodeView, device: DeviceView) -> str:

@@ -23,8 +23,8 @@ _OF_PACKAGES: Final = {
 """Commands with a package of their own, which may be missing: the wheel and the image have no sandbox, the single-file
 CLI none of them.
 """
-_OURS: Final = "doctor explain inspect plan rebind recover resize smi snapshot top turn"
-_COMMANDS: Final = {name: f"deviceshare.cli.{name}" for name in _OURS.split()} | {
+_OURS: Final = ("doctor", "explain", "inspect", "plan", "rebind", "recover", "resize", "smi", "snapshot", "top", "turn")
+_COMMANDS: Final = {name: f"deviceshare.cli.{name}" for name in _OURS} | {
     name: home for name, (package, home) in _OF_PACKAGES.items() if find_spec(package)
 }
 """The module that holds the command, under its name."""

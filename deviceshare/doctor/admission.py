@@ -287,13 +287,6 @@ async def dry_run(api: "Api", namespace: str) -> Pod | ApiError:
         return error
 
 
-async def examine_injection(api: "Api", namespace: str, release: str) -> Verdict:
-    """What becomes of a pod of a group."""
-    answer = await dry_run(api, namespace)
-    said = f"a pod sent to {namespace} as a dry run came back with the group's variables"
-    return said, judge_injection(answer, namespace, release)
-
-
 def judge_injection(answer: Pod | ApiError, namespace: str, release: str) -> list[Finding]:
     """What the dry run's answer says about the path to the webhooks."""
     if isinstance(answer, Pod):

@@ -176,10 +176,8 @@ def judge_pod(seen: Pod, release: str) -> list[Finding]:
     """Why the canary's pod isn't bound with devices; no finding when it is."""
     if seen.placed_on:
         why = f": {seen.refusal.message}" if seen.refusal else ", nor said why"
-        what = (
-            f"deviceshare placed the canary on {seen.placed_on}, but {seen.spec.scheduler_name} has not bound it{why}"
-        )
-        return [Finding(PROBLEM, what, "see the logs of the cluster's kube-scheduler")]
+        what = f"deviceshare placed the canary on {seen.placed_on}, but {seen.spec.scheduler_name} has not bound it"
+        return [Finding(PROBLEM, what + why, "see the logs of the cluster's kube-scheduler")]
     if seen.awaits_placement:
         what = "the canary is behind deviceshare's scheduling gate: the leader found no node for it, or none leads"
         return [Finding(PROBLEM, what, logs(release, contract.NAME))]
@@ -195,10 +193,8 @@ def judge_pod(seen: Pod, release: str) -> list[Finding]:
     tried = next((each for each in seen.status.conditions if each.type == "PodScheduled"), None)
     scheduler = logs(release, "kube-scheduler")
     if tried is None:
-        what = (
-            f"no kube-scheduler schedules pods of {contract.SCHEDULER_NAME}: the canary has no condition PodScheduled"
-        )
-        return [Finding(PROBLEM, what, scheduler)]
+        what = f"no kube-scheduler schedules pods of {contract.SCHEDULER_NAME}"
+        return [Finding(PROBLEM, f"{what}: the canary has no condition PodScheduled", scheduler)]
     if "nodes are available" not in tried.message:  # kube-scheduler's text when it has tried all of them
         what = f"kube-scheduler could not ask the extender: {tried.message}"
         return [Finding(PROBLEM, what, f"{scheduler}; check that deviceshare in the same pod is ready")]
@@ -209,10 +205,8 @@ def judge_group(seen: Group, bound: Pod, release: str) -> list[Finding]:
     """Whether the leader updated the group's status after the pod was bound."""
     if seen.status.phase == BOUND and seen.node == bound.node:
         return []
-    what = (
-        f"the canary is bound, but its group's phase is still {seen.status.phase or 'empty'}: no leader writes statuses"
-    )
-    return [Finding(PROBLEM, what, logs(release, contract.NAME))]
+    what = f"the canary is bound, but its group's phase is still {seen.status.phase or 'empty'}"
+    return [Finding(PROBLEM, f"{what}: no leader writes statuses", logs(release, contract.NAME))]
 
 
 def judge_leftovers(groups: Sequence[Group]) -> list[Finding]:

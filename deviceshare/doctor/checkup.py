@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from deviceshare.doctor import admission, canary, gpu, handover, installation, nodes, rights
-from deviceshare.doctor.findings import Check, checked
+from deviceshare.doctor.findings import Check, check, checked
 from deviceshare.doctor.kinds import is_gated
 from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.loops.api_objects import LabelledCluster
@@ -25,14 +25,16 @@ async def look(
     yield await checked("CRDs", "CRDs", installation.examine_definitions(api))
     yield await checked("your rights", "what you may do", rights.examine_person(api))
     ours = await installation.installation(api, release)
+    dry_run = await admission.dry_run(api, namespace)
     if ours.deployment is None:  # It may run by other means, and what it does to a pod shows how.
-        ours = ours._replace(gated=is_gated(await admission.dry_run(api, namespace)))
+        ours = ours._replace(gated=is_gated(dry_run))
     yield await checked("its rights", f"what {ours.user} may do", rights.examine_own(api, ours))
     yield await checked("replicas", f"what runs in {release}", installation.examine_replicas(api, ours))
     yield await checked("scheduler", "kube-scheduler's configuration", installation.examine_scheduler(api, ours))
     mode = await admission.mode(api, ours)
     yield await checked(mode, mode, admission.examine(api, ours, mode))
-    yield await checked("injection", "injection", admission.examine_injection(api, namespace, release))
+    said = f"a pod sent to {namespace} as a dry run came back with the group's variables"
+    yield check("injection", said, admission.judge_injection(dry_run, namespace, release))
     labelled = LabelledCluster(api, SharingLabels.written(ours.flag("shared-node-labels") or ""))
     yield await checked("objects", "objects", nodes.examine_objects(labelled))
     async for each in nodes.examine(labelled, ours):

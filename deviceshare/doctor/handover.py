@@ -115,9 +115,8 @@ def _names_only(settings: Any) -> Iterator[Finding]:
         if runtime["mode"] == "cdi":
             kind = runtime.get("modes", {}).get("cdi", {}).get("default-kind", vendors.NVIDIA.resource)
             starts = f"a container that is given a number or a UUID starts only if {kind} has it"
-            what = (
-                f'mode="cdi", default-kind={kind!r}: {starts}; the operator\'s management.nvidia.com/gpu has only "all"'
-            )
+            operators = 'the operator\'s management.nvidia.com/gpu has only "all"'
+            what = f'mode="cdi", default-kind={kind!r}: {starts}; {operators}'
             yield Finding(WARNING, what, f"hand devices over by CDI names: {_UPGRADE}.style=cdi; {_DOCS}")
 
 
@@ -151,11 +150,6 @@ class Stack(Struct, frozen=True):
     @property
     def runtime_class(self) -> str:
         return self.ours.flag("runtime-class") or ""
-
-    @property
-    def by_claim(self) -> bool:
-        """Whether groups may hand their devices over by a ResourceClaim."""
-        return self.ours.flag("dra-handover") == "on"
 
     @property
     def offering(self) -> list[NodeDevices]:
@@ -211,14 +205,26 @@ def _ways(stack: Stack) -> str:
             decided = handover.decide(vendors.NVIDIA, labels, ledger.hardware, handover.DEFAULT)
             able[way] += decided.words != handover.NONE
         able["ResourceClaim"] += bool(ledger.status.published.devices)
-    off = "" if stack.by_claim or not able["ResourceClaim"] else " (dra.handover is off)"
+    by_claim = stack.ours.flag("dra-handover") == "on"
+    off = "" if by_claim or not able["ResourceClaim"] else " (dra.handover is off)"
     return f"; possible: {', '.join(f'{count} by {way}' for way, count in able.items())}{off}" if able else ""
 
 
 def judge(stack: Stack) -> Iterator[Finding]:
     """What keeps the devices of groups from their containers."""
-    yield from _mute(stack.ledgers)
-    yield from _missing_class(stack)
+    mute: defaultdict[str, list[str]] = defaultdict(list)  # nodes whose devices can't be handed over, by reason
+    for ledger in stack.ledgers:
+        for each in ledger.status.withheld:
+            if handover.mute(each.devices, ledger.status.handover):
+                mute[f"no group gets {each.resource}: {each.text}"].append(ledger.node)
+    for what, nodes in sorted(mute.items()):
+        yield from about(nodes, PROBLEM, what, _DOCS)
+    name = stack.runtime_class
+    if name and all(each.metadata.name != name for each in stack.classes):
+        what = f"handover.runtimeClassName is {name!r}, and there is no such RuntimeClass: pods of groups are refused"
+        gone = " (the operator deletes its own where its NRI plugin is enabled)" if stack.nri else ""
+        cure = f"{_UPGRADE}.runtimeClassName={',handover.nri=true' if stack.nri else 'CLASS'}; {_DOCS}"
+        yield Finding(PROBLEM, f"{what}{gone}", cure)
     if not stack.machines:
         return
     if stack.nri:
@@ -227,10 +233,10 @@ def judge(stack: Stack) -> Iterator[Finding]:
         classes = [each.metadata.name for each in stack.classes if each.handler == vendors.NVIDIA.name]
         if classes and not stack.runtime_class:
             what = (
-                "the operator's runtime isn't the default, and deviceshare sets no runtimeClassName in pods of groups"
+                "the operator's runtime isn't the default, and deviceshare sets no runtimeClassName in pods of groups:"
             )
             cure = f"{_UPGRADE}.runtimeClassName={classes[0]},agent.runtimeClassName={classes[0]}; {_DOCS}"
-            yield Finding(WARNING, f"{what}: unless they name one, they see no GPU", cure)
+            yield Finding(WARNING, f"{what} unless they name one, they see no GPU", cure)
         why, cure = "a CDI runtime doesn't start a container that is given numbers", f"{_UPGRADE}.style=cdi; {_DOCS}"
         yield from _bare(stack, why, cure)
 
@@ -240,11 +246,9 @@ def _bare(stack: Stack, why: str, cure: str) -> Iterator[Finding]:
     nodes = [n for n, words in stack.told if words != handover.NONE and not handover.is_kind(words)]
     if nodes:  # A node's label overrules the setting; where the setting is right, only labels are to change.
         label = f"kubectl label node NODE {contract.HANDOVER_LABEL}-"
-        right = stack.style == handover.CDI
+        cures = f"where a node's label sets it, {label}; else {cure}"
         what = f"devices are handed over by number or UUID, but {why}: {listed(nodes)}"
-        yield Finding(
-            PROBLEM, what, f"{label}; {_DOCS}" if right else f"where a node's label sets it, {label}; else {cure}"
-        )
+        yield Finding(PROBLEM, what, f"{label}; {_DOCS}" if stack.style == handover.CDI else cures)
     elif stack.style != handover.CDI:
         mark, new = (WARNING, " until its agent has reported") if stack.style == handover.AUTO else (PROBLEM, "")
         what = f"handover.style is {stack.style}: a new node is given numbers or UUIDs{new}, but {why}"
@@ -266,26 +270,6 @@ def _by_plugin(stack: Stack) -> Iterator[Finding]:
     what = "it isn't known whether the runtime there injects CDI devices for an NRI plugin"
     cure = f"kubectl apply -f {assets.examples() / 'nvidia-smi.yaml'} and see its log"
     yield from about((name for name, can in able.items() if can is None), UNTESTED, what, cure)
-
-
-def _missing_class(stack: Stack) -> Iterator[Finding]:
-    name = stack.runtime_class
-    if name and all(each.metadata.name != name for each in stack.classes):
-        what = f"handover.runtimeClassName is {name!r}, and there is no such RuntimeClass: pods of groups are refused"
-        gone = " (the operator deletes its own where its NRI plugin is enabled)" if stack.nri else ""
-        cure = f"{_UPGRADE}.runtimeClassName={',handover.nri=true' if stack.nri else 'CLASS'}; {_DOCS}"
-        yield Finding(PROBLEM, f"{what}{gone}", cure)
-
-
-def _mute(ledgers: Iterable[NodeDevices]) -> Iterator[Finding]:
-    """Nodes whose devices can't be handed over, by reason."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for ledger in ledgers:
-        for each in ledger.status.withheld:
-            if handover.mute(each.devices, ledger.status.handover):
-                found[f"no group gets {each.resource}: {each.text}"].append(ledger.node)
-    for what, nodes in sorted(found.items()):
-        yield from about(nodes, PROBLEM, what, _DOCS)
 
 
 def injects_by_nri(runtime: str) -> bool | None:
