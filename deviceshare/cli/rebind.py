@@ -65,41 +65,14 @@ class Asked(NamedTuple):
     by: Group | Pod
     ledger: NodeDevices
     claim: Claim
-
-    @property
-    def who(self) -> str:
-        """As `group team`."""
-        return f"group {self.by.name}" if isinstance(self.by, Group) else f"pod {self.by.metadata.key}"
-
-    @property
-    def has(self) -> str:
-        is_group = isinstance(self.by, Group)
-        devices = described(self.claim.devices) if is_group else parts_text(current(self.claim.shares))
-        return f"{devices} on node {self.ledger.node}"
-
-    @property
-    def outcome(self) -> str:
-        """The command that shows what the leader says of it."""
-        meta = self.by.metadata
-        where = "sdg" if isinstance(self.by, Group) else f"pod -n {meta.namespace}"
-        return f"kubectl describe {where} {meta.name}"
-
-    @property
-    def cure(self) -> str:
-        """What to do where nothing can replace its devices."""
-        if isinstance(self.by, Pod):
-            return (
-                f"delete and recreate it (kubectl delete pod -n {self.by.metadata.namespace} {self.by.metadata.name})"
-            )
-        mine = held_by(device_states(self.ledger), self.by.uid)
-        names = " ".join(each.device.uuid or str(each.device.index) for each in mine if each.unhealthy)
-        recover = f", or repair one and report it with deviceshare recover {self.ledger.node} {names}" if names else ""
-        return f"free a device{recover}"
-
-    def judged(self) -> Replacement:
-        if isinstance(self.by, Group):
-            return replacement.judge_group(self.ledger, self.by.uid)
-        return replacement.judge_share(self.ledger, self.by)
+    who: str
+    """As `group team`."""
+    has: str
+    outcome: str
+    """The command that shows what the leader says of it."""
+    cure: str
+    """What to do where nothing can replace its devices."""
+    verdict: Replacement
 
 
 async def ask(api: Cluster, name: str, namespace: str = "") -> str:
@@ -111,23 +84,23 @@ async def ask(api: Cluster, name: str, namespace: str = "") -> str:
     """
 
     async def look() -> Asked:
-        return Asked(*await (pod_with_share(api, namespace, name) if namespace else _group(api, name)))
+        return await (_pod(api, namespace, name) if namespace else _group(api, name))
 
-    async def request() -> tuple[Asked, Replacement]:
+    async def request() -> Asked:
         seen = await look()
-        verdict, meta = seen.judged(), seen.by.metadata
-        if verdict.replacements:
+        meta = seen.by.metadata
+        if seen.verdict.replacements:
             kind: Kind[Any] = GROUPS if isinstance(seen.by, Group) else PODS
             changes = {"resourceVersion": meta.resource_version, "annotations": {contract.REBIND: new_token()}}
             await api.patch(kind, meta.name, {"metadata": changes}, namespace=meta.namespace)
-        return seen, verdict
+        return seen
 
     async def answer() -> Asked | None:
         now = await look()
         return now if now.claim.rebound == now.by.rebind != "" else None
 
-    before, verdict = await retry_on_conflict(request)
-    who, is_group = before.who, isinstance(before.by, Group)
+    before = await retry_on_conflict(request)
+    who, verdict, is_group = before.who, before.verdict, isinstance(before.by, Group)
     subject = f"{who[0].upper()}{who[1:]}"
     if not verdict.broken:
         devices = f"All devices of {who}" if is_group else f"All devices of which {who} has a share"
@@ -171,7 +144,7 @@ def _who_sees_it(after: Asked) -> list[str]:
     return [when, *(f"  {pod}" for pod in pods)]
 
 
-async def _group(api: Cluster, name: str) -> tuple[Group, NodeDevices, Claim]:
+async def _group(api: Cluster, name: str) -> Asked:
     try:
         group = await api.get(GROUPS, name)
     except NotFound:
@@ -188,7 +161,28 @@ async def _group(api: Cluster, name: str) -> tuple[Group, NodeDevices, Claim]:
         f"The claim of group {name} on node {group.node} is missing and is restored from its pods; without any the"
         f" group leaves the node. Retry once deviceshare inspect {group.node} shows it"
     )
-    return group, *await _claim(api, group.node, group.uid, missing)
+    ledger, claim = await _claim(api, group.node, group.uid, missing)
+    mine = held_by(device_states(ledger), group.uid)
+    names = " ".join(each.device.uuid or str(each.device.index) for each in mine if each.unhealthy)
+    recover = f", or repair one and report it with deviceshare recover {ledger.node} {names}" if names else ""
+    return Asked(
+        *(group, ledger, claim, f"group {name}"),
+        has=f"{described(claim.devices)} on node {ledger.node}",
+        outcome=f"kubectl describe sdg {name}",
+        cure=f"free a device{recover}",
+        verdict=replacement.judge_group(ledger, group.uid),
+    )
+
+
+async def _pod(api: Cluster, namespace: str, name: str) -> Asked:
+    pod, ledger, claim = await pod_with_share(api, namespace, name)
+    return Asked(
+        *(pod, ledger, claim, f"pod {pod.metadata.key}"),
+        has=f"{parts_text(current(claim.shares))} on node {ledger.node}",
+        outcome=f"kubectl describe pod -n {namespace} {name}",
+        cure=f"delete and recreate it (kubectl delete pod -n {namespace} {name})",
+        verdict=replacement.judge_share(ledger, pod),
+    )
 
 
 async def pod_with_share(api: Cluster, namespace: str, name: str) -> tuple[Pod, NodeDevices, Claim]:

@@ -81,8 +81,9 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
             raise click.ClickException(f"Pod {namespace}/{name} has shares in init containers only: recreate it.")
         if container not in mine and (container is not None or len(mine) != 1):
             raise click.UsageError(f"Pod {namespace}/{name} has shares in {', '.join(mine)}: name one by --container.")
-        known = [each for each in _words(pod) if not each.startswith(f"{container or mine[0]}=")]
-        wish = ",".join([*known, f"{container or mine[0]}={size}"])
+        known = sizes_wanted(pod.metadata.annotations).items()
+        wishes = {each: f"{percent}%" if percent else f"{memory}Mi" for each, (memory, percent) in known}
+        wish = ",".join(f"{each}={asked}" for each, asked in {**wishes, container or mine[0]: size}.items())
         change = {"resourceVersion": pod.metadata.resource_version, "annotations": {contract.RESIZE: wish}}
         await api.patch(PODS, name, {"metadata": change}, namespace=namespace)
 
@@ -107,9 +108,3 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
         withdraw = f"kubectl annotate pod -n {namespace} {name} {contract.RESIZE}-"
         raise click.ClickException(f"Pod {namespace}/{name} {obstacle}. To withdraw the request: {withdraw}")
     return f"Pod {namespace}/{name} now has {parts_text(current(claim.shares))} on node {ledger.node}."
-
-
-def _words(pod: Pod) -> list[str]:
-    """What is asked for already, of each container."""
-    wanted = sizes_wanted(pod.metadata.annotations).items()
-    return [f"{name}={f'{percent}%' if percent else f'{memory}Mi'}" for name, (memory, percent) in wanted]

@@ -9,19 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Final
 
-from deviceshare.doctor.findings import (
-    OK,
-    PROBLEM,
-    WARNING,
-    Check,
-    Finding,
-    Verdict,
-    about,
-    check,
-    listed,
-    logs,
-    unread,
-)
+from deviceshare.doctor.findings import OK, PROBLEM, WARNING, Check, Finding, about, check, listed, logs, unread
 from deviceshare.doctor.kinds import Installation
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.groups import Group
@@ -66,7 +54,7 @@ _Found = defaultdict[str, list[str]]
 """The nodes of which something is to be said."""
 
 
-async def examine_objects(api: Cluster) -> Verdict:
+async def examine_objects(api: Cluster) -> tuple[str, list[Finding]]:
     """Lists groups, ledgers, shared nodes, and the pods that haven't ended."""
     findings: list[Finding] = []
     for kind, selectors in _LOOKED_AT:
