@@ -73,11 +73,11 @@ TICK_SECONDS = 10.0
 LOST = "The cluster does not answer; this is its last known state. Retrying."
 
 
-def picture(seen: ClusterSnapshot, node: str | None) -> Picture:
-    """The picture of the cluster, or of one node."""
+def picture(seen: ClusterSnapshot, node: str) -> Picture:
+    """The picture of the cluster, or of the node of this name."""
     whole = draw(seen.fleet, seen.groups.values(), seen.pods.values(), partly_seen=not seen.visibility.whole)
     whole = replace(whole, unseen=list(seen.unseen))
-    if node is None:
+    if not node:
         return whole
     one = whole.of(node)
     if one is None:
@@ -89,7 +89,7 @@ def picture(seen: ClusterSnapshot, node: str | None) -> Picture:
     return one
 
 
-async def follow(api: "Api", namespace: str, node: str | None, *, details: bool, wide: bool) -> None:
+async def follow(api: "Api", namespace: str, node: str, *, details: bool, wide: bool) -> None:
     """Draws until cancelled: on a terminal over what was there, elsewhere below it. Pods are those of `namespace` where
     the whole cluster's can't be listed. Once the cluster could be read, it is retried, and the drawing says so.
     """

@@ -31,7 +31,7 @@ Examples:
 \b
 Exit codes: 0 resized; 1 failed, there is no room yet, or more is in use than asked for; 2 wrong flags.""",
 )
-@click.argument("what", type=click.Choice(["pod"]))
+@click.argument("what", type=click.Choice(["pod"]), expose_value=False)  # there may be others than pods
 @click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=completing(PODS))
 @click.option("--gpu-mem", type=click.IntRange(1, 4095), metavar="GIB", help="GiB of each device.")
 @click.option("--gpu-mem-mib", type=click.IntRange(1, 4193280), metavar="MIB", help="MiB of each device.")
@@ -39,28 +39,20 @@ Exit codes: 0 resized; 1 failed, there is no room yet, or more is in use than as
 @click.option("-c", "--container", help="Which container's; needed where several have a share.")
 @in_namespace
 @on_cluster
-def resize(
-    target: Target,
-    *,
-    what: str,  # noqa: ARG001 - there may be others than pods
-    name: str,
-    gpu_mem: int | None,
-    gpu_mem_mib: int | None,
-    gpu_percent: int | None,
-    container: str | None,
-    namespace: str | None,
-) -> None:
+def resize(target: Target, name: str, container: str | None, namespace: str | None, **sizes: int | None) -> None:
     """Give a pod's container a larger or smaller part of the devices that it has, without a restart.
 
     A larger one needs room on the device, and waits for it. A smaller one needs the container to use no more than that,
     where the node enforces limits: it keeps its share until it does. Frameworks see another size at their next start.
     """
-    sizes = [f"{(gpu_mem or 0) * MIB_PER_GIB}Mi"] * bool(gpu_mem) + [f"{gpu_mem_mib}Mi"] * bool(gpu_mem_mib)
-    sizes += [f"{gpu_percent}%"] * bool(gpu_percent)
-    if len(sizes) != 1:
+    given = [(flag, number) for flag, number in sizes.items() if number]
+    if len(given) != 1:
         raise click.UsageError("Give one of --gpu-mem, --gpu-mem-mib and --gpu-percent.")
+    [(flag, number)] = given
+    mib = number * MIB_PER_GIB if flag == "gpu_mem" else number
+    size = f"{number}%" if flag == "gpu_percent" else f"{mib}Mi"
     within, pod = pod_named(name, namespace, target)
-    say(target.ask(lambda api: ask(api, within, pod, container, sizes[0])))
+    say(target.ask(lambda api: ask(api, within, pod, container, size)))
 
 
 async def ask(api: Cluster, namespace: str, name: str, container: str | None, size: str) -> str:

@@ -18,7 +18,7 @@ from cryptography import x509
 from deviceshare import assets
 from deviceshare.certificates import issuance
 from deviceshare.doctor import canary
-from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, listed, unread
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, listed, seen, unread
 from deviceshare.doctor.kinds import Installation
 from deviceshare.domain import contract
 from deviceshare.domain.admission import settings
@@ -27,7 +27,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.kube.refusals import Unserved
 from deviceshare.loops import kinds
 from deviceshare.loops.kinds import AdmissionPolicy, PolicyBinding, PolicyKinds, WebhookConfiguration
-from deviceshare.loops.ports import ApiError, Cluster, Kind, NotFound
+from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api
@@ -56,9 +56,11 @@ _UPGRADE: Final = "helm upgrade the release"
 
 async def mode(api: Cluster, ours: Installation) -> str:
     """By which of both deviceshare was told to admit pods; where that isn't known, what is in the cluster."""
-    if ours.deployment or await _is_there(api, kinds.WEBHOOK_CONFIGURATIONS[1], contract.NAME):
+    webhooks, _ = await seen("", api.get(kinds.WEBHOOK_CONFIGURATIONS[1], contract.NAME))
+    if ours.deployment or webhooks:
         return ours.flag("admission") or settings.WEBHOOKS
-    return settings.POLICIES if await _is_there(api, kinds.VALIDATING.policies, GUARDING_POLICY) else settings.WEBHOOKS
+    policy, _ = await seen("", api.get(kinds.VALIDATING.policies, GUARDING_POLICY))
+    return settings.POLICIES if policy else settings.WEBHOOKS
 
 
 async def examine(api: Cluster, ours: Installation, by: str) -> Verdict:
@@ -68,30 +70,20 @@ async def examine(api: Cluster, ours: Installation, by: str) -> Verdict:
     return "configured, with a CA that is valid", [*await _webhooks(api, ours), *await _left_policies(api)]
 
 
-async def _is_there(api: Cluster, kind: Kind[Any], name: str) -> bool:
-    try:
-        await api.get(kind, name)
-    except ApiError:
-        return False
-    return True
-
-
 # Webhooks
 
 
 async def _webhooks(api: Cluster, ours: Installation) -> list[Finding]:
     findings, ignored = [], _ignored(ours)
     for kind, names in zip(kinds.WEBHOOK_CONFIGURATIONS, _shipped(), strict=True):
-        try:
-            found = await api.get(kind, contract.NAME)
-        except NotFound:
-            findings.append(_missing_webhooks(f"{kind.kind} {contract.NAME} is missing", names))
-        except ApiError as error:
-            findings.append(unread(f"the {kind.kind} {contract.NAME}", error))
-        else:
+        found, unseen = await seen(f"the {kind.kind} {contract.NAME}", api.get(kind, contract.NAME))
+        findings += unseen
+        if found:
             wanted = [name for name in names if ours.agents or name != OF_AGENTS]
             findings += judge_webhooks(kind.kind, found, wanted, datetime.now(UTC))
             findings += judge_left_out(found, ignored)
+        elif not unseen:
+            findings.append(_missing_webhooks(f"{kind.kind} {contract.NAME} is missing", names))
     return findings
 
 
@@ -99,13 +91,9 @@ async def _left_webhooks(api: Cluster) -> list[Finding]:
     """Configurations that remain where policies admit pods: no replica answers them."""
     findings = []
     for kind in kinds.WEBHOOK_CONFIGURATIONS:
-        try:
-            await api.get(kind, contract.NAME)
-        except NotFound:
-            continue
-        except ApiError as error:
-            findings.append(unread(f"whether a {kind.kind} {contract.NAME} is left", error))
-        else:
+        found, unseen = await seen(f"whether a {kind.kind} {contract.NAME} is left", api.get(kind, contract.NAME))
+        findings += unseen
+        if found:
             what = f"{kind.kind} {contract.NAME} is left, but deviceshare serves no webhooks (--admission=policies)"
             cure = f"kubectl delete {kind.plural} {contract.NAME}"
             findings.append(Finding(PROBLEM, f"{what}: the API server refuses what it can't ask them about", cure))
@@ -201,7 +189,8 @@ async def _left_policies(api: Cluster) -> list[Finding]:
     """Policies that review pods where webhooks do; a person who may not see that is told of the webhooks already."""
     findings = []
     for name, pair in kinds.POLICIES.items():
-        if await _is_there(api, pair.bindings, name):
+        found, _ = await seen("", api.get(pair.bindings, name))
+        if found:
             cure = (
                 f"{_UPGRADE} once more if that changed admission, so that one of both goes; policies of nobody's go"
                 f" with kubectl delete {pair.bindings.plural},{pair.policies.plural} {name}"

@@ -14,7 +14,7 @@ from msgspec import Struct
 from deviceshare import assets
 from deviceshare.doctor import kinds
 from deviceshare.doctor.canary import polled
-from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, listed, logs, unread
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, listed, logs, seen
 from deviceshare.doctor.kinds import Installation, Rollout, SchedulerPod
 from deviceshare.domain import contract, wording
 from deviceshare.kube.definitions import CRDS, Crd, shipped_definitions
@@ -35,13 +35,9 @@ async def examine_definitions(api: Cluster) -> Verdict:
     """Compares each CRD in the cluster with the one that travels with this program."""
     findings = []
     for shipped in shipped_definitions():
-        try:
-            found = await api.get(CRDS, shipped.metadata.name)
-            findings += judge_definition(shipped, found)
-        except NotFound:
-            findings += judge_definition(shipped, None)
-        except ApiError as error:
-            findings.append(unread(f"the CRD {shipped.metadata.name}", error))
+        name = shipped.metadata.name
+        found, unseen = await seen(f"the CRD {name}", api.get(CRDS, name))
+        findings += unseen or judge_definition(shipped, found)
     return f"served as {contract.API_GROUP}/{contract.API_VERSION}, with every field of this release", findings
 
 
