@@ -37,23 +37,17 @@ class ServerMetrics:
         self.registry = registry = CollectorRegistry()
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         self._requests = counter("deviceshare_requests_total", "Requests answered.", ["verb", "result"])
-        self._duration = Histogram(
-            "deviceshare_request_duration_seconds",
-            "Time taken to answer a request.",
-            ["verb"],
-            buckets=REQUEST_BUCKETS,
-            registry=registry,
-        )
+        took, text = "deviceshare_request_duration_seconds", "Time taken to answer a request."
+        self._duration = Histogram(took, text, ["verb"], buckets=REQUEST_BUCKETS, registry=registry)
         self._inflight = gauge("deviceshare_requests_inflight", "Requests being answered now.", ["verb"])
         self._verbs: dict[str, _Verb] = {}
         text = "Requests that weren't HTTP, by the server that was sent them."
         self.malformed = counter("deviceshare_malformed_requests_total", text, ["server"])
-        self.dropped = counter(
-            "deviceshare_connections_dropped_total",
+        text = (
             "Connections closed by the server: crowded (the limit of connections was reached), overdue (a request"
-            " didn't end in time), handshake (TLS failed).",
-            ["server", "reason"],
+            " didn't end in time), handshake (TLS failed)."
         )
+        self.dropped = counter("deviceshare_connections_dropped_total", text, ["server", "reason"])
         build = gauge("deviceshare_build_info", "Always 1; the labels say.", ["version", "python"])
         build.labels(version=__version__, python=platform.python_version()).set(1)
         tasks = gauge("deviceshare_tasks", "Asyncio tasks that haven't ended; at rest their number doesn't grow.")

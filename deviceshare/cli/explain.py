@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import click
 from msgspec import Struct, field
@@ -31,12 +31,9 @@ from deviceshare.domain.objects.object_decoder import Condition, NamedObject
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.wording import listed
+from deviceshare.kube.api import Api
 from deviceshare.loops.kinds import EVENTS, NODES, PODS
 from deviceshare.loops.ports import Forbidden, Kind, NotFound
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
-
 
 SHOWN: Final = 5
 """Nodes, each with all its devices, before the rest is counted; as many as a condition names."""
@@ -110,7 +107,7 @@ def pod(target: Target, name: str, namespace: str | None, file: Path | None, out
     """Explain a pod, by default of the namespace of the kubeconfig's context."""
     within, name = parameters.pod_named(name, namespace, target)
 
-    async def ask(api: "Api") -> tuple[Pod, Case]:
+    async def ask(api: Api) -> tuple[Pod, Case]:
         # A list: a get would refuse a pod with unreadable fields, which can be explained.
         found = await api.list(PODS, namespace=within, field_selector=f"metadata.name={name}")
         if not found:
@@ -173,7 +170,7 @@ for _each in _WORKLOADS:
     _command(_each)
 
 
-async def _explained(api: "Api", kind: Kind[_Workload], name: str, namespace: str) -> WorkloadExplanation:
+async def _explained(api: Api, kind: Kind[_Workload], name: str, namespace: str) -> WorkloadExplanation:
     try:
         found = await api.get(kind, name, namespace)
     except NotFound:
@@ -201,7 +198,7 @@ async def _explained(api: "Api", kind: Kind[_Workload], name: str, namespace: st
     return replace(answer, not_created=refused, warnings=warnings, unseen=list(seen.unseen))
 
 
-async def _refused(api: "Api", owners: list[_Workload], namespace: str, *, has_pods: bool) -> str:
+async def _refused(api: Api, owners: list[_Workload], namespace: str, *, has_pods: bool) -> str:
     """Why the controller can't create pods: Deployments and ReplicaSets have a condition, others only Events."""
     for each in reversed(owners):
         if said := next(
@@ -235,12 +232,11 @@ def _case(seen: ClusterSnapshot, name: str) -> Case:
     return Case(seen, found, seen.fleet.node(found.node) if found else None)
 
 
-async def _asked(api: "Api", name: str, namespace: str) -> Case:
+async def _asked(api: Api, name: str, namespace: str) -> Case:
     case = _case(await look(api, namespace), name)
     if case.group and case.group.node and case.home is None:
         with suppress(NotFound, Forbidden):  # only shared nodes were listed: is it deleted, or no longer shared?
-            home = await api.get(NODES, case.group.node)
-            return case._replace(home=home)
+            return case._replace(home=await api.get(NODES, case.group.node))
     return case
 
 

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import click
 from msgspec.structs import replace
@@ -46,9 +46,7 @@ from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.shares import WHOLE
 from deviceshare.domain.placement.device_states import Use
 from deviceshare.domain.wording import counted, listed
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.kube.api import Api
 
 Section = list[Part]
 
@@ -89,7 +87,7 @@ def picture(seen: ClusterSnapshot, node: str) -> Picture:
     return one
 
 
-async def follow(api: "Api", namespace: str, node: str, *, details: bool, wide: bool) -> None:
+async def follow(api: Api, namespace: str, node: str, *, details: bool, wide: bool) -> None:
     """Draws until cancelled: on a terminal over what was there, elsewhere below it. Pods are those of `namespace` where
     the whole cluster's can't be listed. Once the cluster could be read, it is retried, and the drawing says so.
     """

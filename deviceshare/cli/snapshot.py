@@ -26,8 +26,9 @@ from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.wording import counted, listed
+from deviceshare.kube.api import Api
 from deviceshare.kube.cache import Cache, Object
-from deviceshare.kube.mirrors import WHOLE_CLUSTER, Visibility, without_selector
+from deviceshare.kube.mirrors import WHOLE_CLUSTER, Mirrors, Visibility, without_selector
 from deviceshare.kube.refusals import Unserved
 from deviceshare.loops import kinds
 from deviceshare.loops.ports import ApiError, Cluster, Forbidden, Kind, NotFound, Unavailable
@@ -35,8 +36,6 @@ from deviceshare.loops.replica.feed import Feed
 
 if TYPE_CHECKING:
     from deviceshare.cli.manifests import Manifests
-    from deviceshare.kube.api import Api
-    from deviceshare.kube.mirrors import Mirrors
 
 T = TypeVar("T", bound=Object)
 
@@ -56,7 +55,7 @@ class ClusterSnapshot(NamedTuple):
     """By group, the nodeSelector that could not be compared with nodes' labels; `groups` are without it."""
 
 
-async def look(api: "Api", namespace: str) -> ClusterSnapshot:
+async def look(api: Api, namespace: str) -> ClusterSnapshot:
     """Reads everything that decisions are made from, once.
 
     Who may not list nodes, or pods outside of `namespace`, gets what is known without them.
@@ -68,16 +67,15 @@ async def look(api: "Api", namespace: str) -> ClusterSnapshot:
     return seen(await mirrored(api, namespace))
 
 
-async def mirrored(api: "Api", namespace: str) -> "Mirrors":
+async def mirrored(api: Api, namespace: str) -> Mirrors:
     """The mirrors that `run` keeps, listed once, as far as they can be read."""
-    from deviceshare.kube.mirrors import Mirrors  # noqa: PLC0415 - with the API client, when the cluster is asked
 
     mirrors = Mirrors(api, *await _settings(api), visibility=await _visibility(api, namespace))
     await mirrors.list()
     return mirrors
 
 
-def seen(mirrors: "Mirrors") -> ClusterSnapshot:
+def seen(mirrors: Mirrors) -> ClusterSnapshot:
     """What the mirrors show now."""
     every, visibility = list(mirrors.groups.values()), mirrors.visibility
     groups = {group.name: group if visibility.nodes else without_selector(group) for group in every}
@@ -123,7 +121,7 @@ def snapshot(target: Target, file: Path) -> None:
     note(each.text for each in _unseen(mirrors))
 
 
-def recorded(mirrors: "Mirrors") -> bytes:
+def recorded(mirrors: Mirrors) -> bytes:
     """The file: a List of the objects as they were decoded, with no field that deviceshare doesn't read."""
     known: tuple[tuple[Kind[Any], Iterable[Any]], ...] = (
         (kinds.NODES, mirrors.nodes.values()),
@@ -223,7 +221,7 @@ async def _settings(api: Cluster) -> tuple[PodGuard, SharingLabels]:
 # What the person may see
 
 
-async def _visibility(api: "Api", namespace: str) -> Visibility:
+async def _visibility(api: Api, namespace: str) -> Visibility:
     """Whether nodes, namespaces, and the pods of all namespaces or of this one, may be listed.
 
     Where the API server doesn't say, everything is asked for, and its refusals are the answer.
@@ -239,7 +237,7 @@ async def _visibility(api: "Api", namespace: str) -> Visibility:
     return Visibility(nodes, "" if every else namespace, every or some, namespaces)
 
 
-def _unseen(mirrors: "Mirrors") -> Iterator[Unseen]:
+def _unseen(mirrors: Mirrors) -> Iterator[Unseen]:
     """What is left out of what these mirrors show."""
     visibility = mirrors.visibility
     if not visibility.nodes:
@@ -267,7 +265,7 @@ def _unseen(mirrors: "Mirrors") -> Iterator[Unseen]:
             yield Unseen("devices of other pods", text)
 
 
-def _hidden_pods(mirrors: "Mirrors", visibility: Visibility) -> str:
+def _hidden_pods(mirrors: Mirrors, visibility: Visibility) -> str:
     named = [pod for group in mirrors.groups.values() for pod in group.status.allocated_pods]
     hidden = sum(not visibility.shows(pod) for pod in named)
     known = ":"

@@ -9,7 +9,7 @@ import binascii
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import yaml
@@ -24,13 +24,11 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission import settings
 from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, left_out
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.kube.api import Api
 from deviceshare.kube.refusals import Unserved
 from deviceshare.loops import kinds
 from deviceshare.loops.kinds import AdmissionPolicy, PolicyBinding, PolicyKinds, WebhookConfiguration
 from deviceshare.loops.ports import ApiError, Cluster, NotFound
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
 
 SOON: Final = timedelta(days=7)
 """A CA that ends within this time should have been replaced already."""
@@ -56,10 +54,10 @@ _UPGRADE: Final = "helm upgrade the release"
 
 async def mode(api: Cluster, ours: Installation) -> str:
     """By which of both deviceshare was told to admit pods; where that isn't known, what is in the cluster."""
-    webhooks, _ = await seen("", api.get(kinds.WEBHOOK_CONFIGURATIONS[1], contract.NAME))
+    webhooks, _ = await seen(api, kinds.WEBHOOK_CONFIGURATIONS[1], contract.NAME)
     if ours.deployment or webhooks:
         return ours.flag("admission") or settings.WEBHOOKS
-    policy, _ = await seen("", api.get(kinds.VALIDATING.policies, GUARDING_POLICY))
+    policy, _ = await seen(api, kinds.VALIDATING.policies, GUARDING_POLICY)
     return settings.POLICIES if policy else settings.WEBHOOKS
 
 
@@ -76,7 +74,7 @@ async def examine(api: Cluster, ours: Installation, by: str) -> Verdict:
 async def _webhooks(api: Cluster, ours: Installation) -> list[Finding]:
     findings, ignored = [], _ignored(ours)
     for kind, names in zip(kinds.WEBHOOK_CONFIGURATIONS, _shipped(), strict=True):
-        found, unseen = await seen(f"the {kind.kind} {contract.NAME}", api.get(kind, contract.NAME))
+        found, unseen = await seen(api, kind, contract.NAME, f"the {kind.kind} {contract.NAME}")
         findings += unseen
         if found:
             wanted = [name for name in names if ours.agents or name != OF_AGENTS]
@@ -91,7 +89,7 @@ async def _left_webhooks(api: Cluster) -> list[Finding]:
     """Configurations that remain where policies admit pods: no replica answers them."""
     findings = []
     for kind in kinds.WEBHOOK_CONFIGURATIONS:
-        found, unseen = await seen(f"whether a {kind.kind} {contract.NAME} is left", api.get(kind, contract.NAME))
+        found, unseen = await seen(api, kind, contract.NAME, f"whether a {kind.kind} {contract.NAME} is left")
         findings += unseen
         if found:
             what = f"{kind.kind} {contract.NAME} is left, but deviceshare serves no webhooks (--admission=policies)"
@@ -189,7 +187,7 @@ async def _left_policies(api: Cluster) -> list[Finding]:
     """Policies that review pods where webhooks do; a person who may not see that is told of the webhooks already."""
     findings = []
     for name, pair in kinds.POLICIES.items():
-        found, _ = await seen("", api.get(pair.bindings, name))
+        found, _ = await seen(api, pair.bindings, name)
         if found:
             cure = (
                 f"{_UPGRADE} once more if that changed admission, so that one of both goes; policies of nobody's go"
@@ -256,7 +254,7 @@ def _judge_namespaces(name: str, names: AbstractSet[str], ignored: set[str] | No
 # Injection
 
 
-async def dry_run(api: "Api", namespace: str) -> Pod | ApiError:
+async def dry_run(api: Api, namespace: str) -> Pod | ApiError:
     """A pod of a group as it would be created, or why it would not."""
     body = canary.pod("deviceshare-canary-dry-run")
     # With the label, validation happens even where injection did not; its answer says why.

@@ -38,11 +38,6 @@ NOTHING_FREE: Final = Finding(
 )
 
 
-def group(name: str, resource: str) -> dict[str, Any]:
-    """A group of one device, on any node."""
-    return {"metadata": {"name": name, "labels": _LABELS}, "spec": {"resources": {resource: 1}}}
-
-
 def pod(name: str) -> dict[str, Any]:
     """A pod of the group of this name, that even a strict namespace admits, and that never runs anything.
 
@@ -96,7 +91,8 @@ async def run(
     findings: Iterable[Finding] = ()
     try:
         try:
-            await api.create(GROUPS, group(name, resource))
+            group = {"metadata": {"name": name, "labels": _LABELS}, "spec": {"resources": {resource: 1}}}
+            await api.create(GROUPS, group)
             await api.create(PODS, make(name), namespace)
             seen, findings = await _follow(api, namespace, release, name, resource)
             said = f"a pod of a new group got {resource} on {seen.node}"

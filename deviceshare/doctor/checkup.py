@@ -1,20 +1,17 @@
 """The checkup: all checks, causes before their consequences."""
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 from deviceshare.doctor import admission, canary, gpu, handover, installation, nodes, rights
 from deviceshare.doctor.findings import Check, check, checked
 from deviceshare.doctor.kinds import is_gated
 from deviceshare.domain.objects.nodes import SharingLabels
+from deviceshare.kube.api import Api
 from deviceshare.loops.api_objects import LabelledCluster
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
 
 
 async def look(
-    api: "Api", release: str, namespace: str, runtime_config: str | None, *, with_canary: bool, gpu_image: str | None
+    api: Api, release: str, namespace: str, runtime_config: str | None, *, with_canary: bool, gpu_image: str | None
 ) -> AsyncIterator[Check]:
     """One check after the other, each as soon as it is done.
 

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from deviceshare.domain import contract, wording
-from deviceshare.loops.ports import ApiError, Forbidden, NotFound
+from deviceshare.loops.ports import ApiError, Cluster, Forbidden, Kind, NotFound
 
 T = TypeVar("T")
 
@@ -60,10 +60,10 @@ async def checked(name: str, what: str, examined: Awaitable[Verdict]) -> Check:
         return check(name, "", [unread(what, error)])
 
 
-async def seen(what: str, asked: Awaitable[T]) -> tuple[T | None, list[Finding]]:
-    """What was asked for, or None; and why `what` is not tested, where it may be there all the same."""
+async def seen(api: Cluster, kind: Kind[T], name: str, what: str = "") -> tuple[T | None, list[Finding]]:
+    """The object, or None; and why `what` is not tested, where it may be there all the same."""
     try:
-        return await asked, []
+        return await api.get(kind, name), []
     except NotFound:
         return None, []
     except ApiError as error:

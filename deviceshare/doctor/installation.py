@@ -36,7 +36,7 @@ async def examine_definitions(api: Cluster) -> Verdict:
     findings = []
     for shipped in shipped_definitions():
         name = shipped.metadata.name
-        found, unseen = await seen(f"the CRD {name}", api.get(CRDS, name))
+        found, unseen = await seen(api, CRDS, name, f"the CRD {name}")
         findings += unseen or judge_definition(shipped, found)
     return f"served as {contract.API_GROUP}/{contract.API_VERSION}, with every field of this release", findings
 

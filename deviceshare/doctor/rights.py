@@ -5,17 +5,15 @@ https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from deviceshare.doctor.findings import PROBLEM, WARNING, Finding, Verdict, listed
 from deviceshare.doctor.kinds import Attributes, Installation, are_granted
 from deviceshare.domain import contract
+from deviceshare.kube.api import Api
 from deviceshare.kube.definitions import CRD_GROUP, CRDS, DEFINITIONS
 from deviceshare.loops.kinds import DRA_GROUP, DRA_VERSIONS
 from deviceshare.loops.ports import ApiError, Cluster
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
 
 ROLES: Final = ("controller", "extender", "webhook")
 _OURS, _ADMISSION = contract.API_GROUP, "admissionregistration.k8s.io"
@@ -107,19 +105,10 @@ def needed(
 
 async def examine_person(api: Cluster) -> Verdict:
     """Reviews the rights of the person who asks. Raises ApiError."""
-    return "you may see nodes, devices and pods, and create groups", judge_person(await _denied(api, PERSON, ""))
+    return "you may see nodes, devices and pods, and create groups", judge("", await _denied(api, PERSON, ""))
 
 
-def judge_person(denied: list[Attributes]) -> list[Finding]:
-    """A warning: that a person may not create groups may be intended."""
-    cure = (
-        "ask an administrator for the ClusterRoles deviceshare-view (groups and devices) and deviceshare-edit (to write"
-        " groups); without nodes and other namespaces' pods, commands say what they leave out"
-    )
-    return [Finding(WARNING, f"you may not {listed(map(str, denied))}", cure)] if denied else []
-
-
-async def examine_own(api: "Api", ours: Installation) -> Verdict:
+async def examine_own(api: Api, ours: Installation) -> Verdict:
     """Reviews the rights of deviceshare's service account. Raises ApiError."""
     roles = (ours.flag("roles") or ",".join(ROLES)).split(",")
     own_ca = ours.deployment is None or ours.flag("ca-secret") is not None
@@ -131,14 +120,22 @@ async def examine_own(api: "Api", ours: Installation) -> Verdict:
     where = {"dra": dra, "gates": ours.by_gates, "preempts": preempts, "scales": scales}
     where |= {"holds": ours.flag("dra-holds") == "on", "handover": ours.flag("dra-handover") == "on"}
     rights = needed(ours.namespace, roles, own_ca=own_ca, **where)
-    return f"{ours.user} may do all that it needs to", judge_own(ours.user, await _denied(api, rights, ours.user))
+    return f"{ours.user} may do all that it needs to", judge(ours.user, await _denied(api, rights, ours.user))
 
 
-def judge_own(user: str, denied: list[Attributes]) -> list[Finding]:
-    """A problem, since each of these rights is needed at some time."""
-    what = f"{user} may not {listed(map(str, denied))}"
+def judge(user: str, denied: Sequence[Attributes]) -> list[Finding]:
+    """A problem where it is deviceshare's user, which needs each of these rights at some time.
+
+    A warning where it is the person who asks, "": that a person may not create groups may be intended.
+    """
     cure = "helm upgrade the release with rbac.create=true, or kubectl apply the rules in docs/reference/rbac.md"
-    return [Finding(PROBLEM, what, cure)] if denied else []
+    if not user:
+        cure = (
+            "ask an administrator for the ClusterRoles deviceshare-view (groups and devices) and deviceshare-edit (to"
+            " write groups); without nodes and other namespaces' pods, commands say what they leave out"
+        )
+    mark = PROBLEM if user else WARNING
+    return [Finding(mark, f"{user or 'you'} may not {listed(map(str, denied))}", cure)] if denied else []
 
 
 async def _denied(api: Cluster, rights: Sequence[Attributes], user: str) -> list[Attributes]:

@@ -130,13 +130,13 @@ def test_what_the_doctor_asks_about_is_what_the_chart_grants(values: dict[str, A
 def test_a_missing_right_is_found_with_its_name() -> None:
     """What is said is what kubectl auth can-i takes."""
     denied = [Attributes("patch", contract.API_GROUP, "nodedevices", "status")]
-    assert "sa may not patch nodedevices/status.deviceshare.io" in only(rights.judge_own("sa", denied))
-    assert rights.judge_own("sa", []) == []
+    assert "sa may not patch nodedevices/status.deviceshare.io" in only(rights.judge("sa", denied))
+    assert rights.judge("sa", []) == []
 
 
 def test_a_person_with_few_rights_is_warned_only() -> None:
     """They may be meant to have few."""
-    assert "you may not create pods" in only(rights.judge_person([Attributes("create", "", "pods")]), WARNING)
+    assert "you may not create pods" in only(rights.judge("", [Attributes("create", "", "pods")]), WARNING)
 
 
 # Replicas
