@@ -97,6 +97,7 @@ class Target(NamedTuple):
         from deviceshare.kube.access import NotConfigured  # noqa: PLC0415
         from deviceshare.kube.api import Api  # noqa: PLC0415
         from deviceshare.kube.connection import connect  # noqa: PLC0415
+        from deviceshare.kube.refusals import Unserved  # noqa: PLC0415
 
         logs.configure("auto", "error")  # on stderr: stdout may be a pipe
         try:
@@ -106,6 +107,8 @@ class Target(NamedTuple):
                 return await question(Api(connection, timeout=PAGE_SECONDS))
         except NotConfigured as error:
             raise CannotAsk(str(error)) from error
+        except Unserved as error:
+            raise CannotAsk(f"deviceshare is not installed in this cluster: {error}") from error
         except ApiError as error:
             raise CannotAsk(_said(error)) from error
         except TimeoutError as error:
@@ -141,10 +144,6 @@ async def poll(look: Callable[[], Awaitable[T | None]], *, doing: str) -> T | No
 
 
 def _said(error: ApiError) -> str:
-    from deviceshare.kube.refusals import Unserved  # noqa: PLC0415
-
-    if isinstance(error, Unserved):
-        return f"deviceshare is not installed in this cluster: {error}"
     if isinstance(error, Forbidden):
         return explained(error)
     if isinstance(error, Unavailable):

@@ -48,8 +48,6 @@ from deviceshare.domain.placement.device_states import Use
 from deviceshare.domain.wording import counted, listed
 from deviceshare.kube.api import Api
 
-Section = list[Part]
-
 FULL, PARTLY, IDLE, TROUBLED = "full", "partly used", "free", "in trouble"
 _URGENCY: Final = (TROUBLED, PARTLY, FULL, IDLE)
 _PHASES: Final = {"Bound": "green", "Pending": "yellow", "Degraded": "red", "Terminating": "yellow"}
@@ -132,7 +130,7 @@ def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[
     return [*spaced(sections), *total(picture)]
 
 
-def nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
+def nodes(picture: Picture, shown: int | None, *, wide: bool) -> list[Part]:
     """A line for each node and resource: who has which devices."""
 
     def rows(node: NodeView) -> Iterator[Row]:
@@ -212,7 +210,7 @@ def _holder(device: DeviceView) -> Cell:
     return styled(f"{words} for {device.serves}" if device.serves and device.use is Use.FREE else words, style)
 
 
-def _devices(picture: Picture, *, wide: bool) -> Section:
+def _devices(picture: Picture, *, wide: bool) -> list[Part]:
     def rows(node: NodeView) -> Iterator[Row]:
         name, withheld = node.name, set[str]()
         for device in node.devices:
@@ -272,7 +270,7 @@ def _memory(device: DeviceView) -> str:
     return f"{device.memory_mib / 1024:.0f} GiB" if device.memory_mib else ""
 
 
-def _groups(picture: Picture, shown: int | None, now: datetime, *, names: bool) -> Section:
+def _groups(picture: Picture, shown: int | None, now: datetime, *, names: bool) -> list[Part]:
     def rows(group: GroupView) -> Iterator[Row]:
         held = " ".join(f"{resource} {indices}" for resource, indices in sorted(group.devices.items()))
         wants = " ".join(f"{count} {resource}" for resource, count in sorted(group.wants.items()))
@@ -348,13 +346,13 @@ def _name(node: NodeView, device: DeviceView) -> str:
     return f"{node.name} {device.resource} {device.index}"
 
 
-def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
+def _waiting(picture: Picture, shown: int | None, now: datetime) -> list[Part]:
     section = waiting(picture.waiting, shown, now)
     why = next((f"pod {pod.pod}" for pod in picture.waiting if pod.why.details), "")
     return [*section, styled(f"Why on each node: deviceshare explain {why}", "dim")] if why and shown else section
 
 
-def waiting(waits: Iterable[WaitingPod], shown: int | None, now: datetime) -> Section:
+def waiting(waits: Iterable[WaitingPod], shown: int | None, now: datetime) -> list[Part]:
     """Waiting pods, those of one workload together, and their reasons; in full where `shown` is None."""
     alike: defaultdict[tuple[str, str, str], list[WaitingPod]] = defaultdict(list)
     for pod in waits:

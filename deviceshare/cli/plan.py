@@ -133,32 +133,25 @@ def _everywhere(seen: ClusterSnapshot, new: Manifests) -> Iterator[Pod]:
 
 def view(plan: Plan, *, details: bool) -> list[Part]:
     """The sections, with an empty line between; `details` adds the nodes and folds nothing."""
-    shown = None if details else SHOWN
+    shown, placed = None if details else SHOWN, [group for group in plan.groups if group.node]
     sections = [
-        _placed(plan, shown),
-        _shares(plan, shown),
+        folded(placed, tabled(("GROUP", "NODE", "DEVICES", "PODS", "WHY"), _placed), shown, "group"),
+        folded(plan.pods, tabled(("POD", "NODE", "SHARE", "GROUP", "WHY"), _share), shown, "pod"),
         _waiting(plan, shown),
         nodes_table(plan.after, None, wide=False) if details else [],
     ]
     return [*spaced(sections), styled("Then", "bold"), *total(plan.after)]
 
 
-def _placed(plan: Plan, shown: int | None) -> list[Part]:
-    def rows(placement: Placement) -> Iterator[Row]:
-        held = " ".join(f"{resource} {indices}" for resource, indices in placement.devices.items())
-        why = "; ".join(filter(None, (_where(placement.equals, already=placement.already), placement.why_these)))
-        yield group_name(placement.group), styled(placement.node, "green"), held, str(len(placement.pods)), why
-
-    placed = [placement for placement in plan.groups if placement.node]
-    return folded(placed, tabled(("GROUP", "NODE", "DEVICES", "PODS", "WHY"), rows), shown, "group")
+def _placed(group: Placement) -> Iterator[Row]:
+    held = " ".join(f"{resource} {indices}" for resource, indices in group.devices.items())
+    why = "; ".join(filter(None, (_where(group.equals, already=group.already), group.why_these)))
+    yield group_name(group.group), styled(group.node, "green"), held, str(len(group.pods)), why
 
 
-def _shares(plan: Plan, shown: int | None) -> list[Part]:
-    def rows(pod: PlacedPod) -> Iterator[Row]:
-        where = _where(pod.equals, already=pod.already, only=bool(pod.group))
-        yield pod.pod, styled(pod.node, "green"), parts_text(pod.shares), group_name(pod.group), where
-
-    return folded(plan.pods, tabled(("POD", "NODE", "SHARE", "GROUP", "WHY"), rows), shown, "pod")
+def _share(pod: PlacedPod) -> Iterator[Row]:
+    where = _where(pod.equals, already=pod.already, only=bool(pod.group))
+    yield pod.pod, styled(pod.node, "green"), parts_text(pod.shares), group_name(pod.group), where
 
 
 def _where(equals: int, *, already: bool, only: bool = False) -> str:

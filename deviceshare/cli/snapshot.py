@@ -69,7 +69,6 @@ async def look(api: Api, namespace: str) -> ClusterSnapshot:
 
 async def mirrored(api: Api, namespace: str) -> Mirrors:
     """The mirrors that `run` keeps, listed once, as far as they can be read."""
-
     mirrors = Mirrors(api, *await _settings(api), visibility=await _visibility(api, namespace))
     await mirrors.list()
     return mirrors

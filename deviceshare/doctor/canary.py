@@ -90,19 +90,18 @@ async def run(
     said = ""
     findings: Iterable[Finding] = ()
     try:
-        try:
-            group = {"metadata": {"name": name, "labels": _LABELS}, "spec": {"resources": {resource: 1}}}
-            await api.create(GROUPS, group)
-            await api.create(PODS, make(name), namespace)
-            seen, findings = await _follow(api, namespace, release, name, resource)
-            said = f"a pod of a new group got {resource} on {seen.node}"
-            if land and seen.node and not findings:
-                said, findings = await land(seen)
-        except Forbidden as error:
-            cure = "run doctor as a user who may create groups and pods, or with --no-canary"
-            findings = [Finding(UNTESTED, f"the canary was refused: {error}", cure)]
-        except ApiError as error:
-            findings = [Finding(PROBLEM, f"the canary was refused: {error}", "see the findings above")]
+        group = {"metadata": {"name": name, "labels": _LABELS}, "spec": {"resources": {resource: 1}}}
+        await api.create(GROUPS, group)
+        await api.create(PODS, make(name), namespace)
+        seen, findings = await _follow(api, namespace, release, name, resource)
+        said = f"a pod of a new group got {resource} on {seen.node}"
+        if land and seen.node and not findings:
+            said, findings = await land(seen)
+    except Forbidden as error:
+        cure = "run doctor as a user who may create groups and pods, or with --no-canary"
+        findings = [Finding(UNTESTED, f"the canary was refused: {error}", cure)]
+    except ApiError as error:
+        findings = [Finding(PROBLEM, f"the canary was refused: {error}", "see the findings above")]
     finally:
         left = await _clean(api, namespace, name)
     return said, [*findings, *left]
