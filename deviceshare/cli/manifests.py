@@ -63,19 +63,12 @@ class Manifests(Struct):
 
     def add(self, found: Any) -> None:
         """An object that has a place here; others are left out."""
-        match found:
-            case Group():
-                self.groups[found.name] = found
-            case Pod():
-                self.pods.append(found)
-            case NamespaceObject():
-                self.namespaces.append(found)
-            case DeviceQuota():
-                self.quotas.append(found)
-            case Node():
-                self.nodes.append(found)
-            case NodeDevices():
-                self.ledgers.append(found)
+        homes: dict[type, list[Any]] = {Pod: self.pods, NamespaceObject: self.namespaces, DeviceQuota: self.quotas}
+        homes |= {Node: self.nodes, NodeDevices: self.ledgers}
+        if isinstance(found, Group):
+            self.groups[found.name] = found
+        elif type(found) in homes:
+            homes[type(found)].append(found)
 
 
 _Kinds = Mapping[str, type[Any]]
