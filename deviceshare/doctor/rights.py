@@ -35,25 +35,13 @@ PERSON: Final = (
 """The rights that a person needs for deviceshare's commands."""
 
 
-def needed(
-    namespace: str,
-    roles: Iterable[str] = ROLES,
-    *,
-    own_ca: bool = True,
-    dra: bool = False,
-    gates: bool = False,
-    preempts: bool = True,
-    scales: bool = False,
-    holds: bool = False,
-    handover: bool = False,
-) -> list[Attributes]:
-    """The rights that deviceshare in this namespace needs: the rules of the chart's templates/rbac/.
+def needed(ours: Installation, *, dra: bool = False) -> list[Attributes]:
+    """The rights that deviceshare with these flags needs: the rules of the chart's templates/rbac/.
 
-    `dra`: where the API server serves dynamic resource allocation. `gates`: where the leader places pods itself
-    (decision 16). `preempts`: where pods make room for others of higher priority. `scales`: where autoscalers are shown
-    pods for those that wait. `holds`: where ResourceClaims of deviceshare's own keep DRA from devices;
-    `handover`: where groups hand devices over by such a claim.
+    `dra`: where the API server serves dynamic resource allocation.
     """
+    namespace, roles = ours.namespace, (ours.flag("roles") or ",".join(ROLES)).split(",")
+    holds, handover = ours.flag("dra-holds") == "on", ours.flag("dra-handover") == "on"
     rights = [
         *_each(_OURS, ["shareddevicegroups", "nodedevices", "devicequotas"], ["list", "watch"]),
         *_each("", ["nodes", "pods", "namespaces"], ["list", "watch"]),
@@ -61,7 +49,7 @@ def needed(
         *_each("", ["pods"], ["delete"]),
         *_each("", ["events"], ["get", "create", "patch"]),
     ]
-    if {"controller", "extender"} & set(roles):
+    if "controller" in roles or "extender" in roles:
         rights += _each(_OURS, ["devicequotas"], ["get"])
         rights += _each(_OURS, ["devicequotas/status"], ["patch"])
     if "controller" in roles:
@@ -71,9 +59,9 @@ def needed(
         rights += _each("", ["nodes"], ["get"])
         rights += _each("", ["pods"], ["get", "patch"])
         rights += _each("", ["pods/status"], ["patch"])
-        rights += _each("", ["pods/eviction"] if preempts else [], ["create"])
+        rights += _each("", ["pods/eviction"] if ours.flag("preemption") != "off" else [], ["create"])
         rights += _each("", ["resourcequotas"], ["list"])
-        rights += _each("", ["pods"] if scales else [], ["create"], namespace=namespace)
+        rights += _each("", ["pods"] if ours.flag("scaling-pods") == "on" else [], ["create"], namespace=namespace)
         rights += _each(
             DRA_GROUP, ["resourceclaims"] if holds else [], ["create", "patch", "delete"], namespace=namespace
         )
@@ -87,15 +75,15 @@ def needed(
         lease = {"namespace": namespace, "name": contract.NAME}
         rights += _each("coordination.k8s.io", ["leases"], ["get", "patch"], **lease)
         rights += _each("coordination.k8s.io", ["leases"], ["create"], namespace=namespace)
-    if "controller" in roles and gates:
+    if "controller" in roles and ours.by_gates:
         rights += _each("", ["nodes/status"], ["patch"])
-    if "extender" in roles and not gates:
+    if "extender" in roles and not ours.by_gates:
         rights += _each(_OURS, ["nodedevices"], ["get", "patch"])
         rights += _each(_OURS, ["shareddevicegroups/status"], ["patch"])
         rights += _each("", ["pods/binding"], ["create"])
         rights += _each("", ["pods"], ["get"])
         rights += _each(DRA_GROUP, ["resourceclaims"] if holds else [], ["list"], namespace=namespace)
-    if "webhook" in roles and own_ca:
+    if "webhook" in roles and (ours.deployment is None or ours.flag("ca-secret") is not None):  # the CA is its own
         rights += _each(_ADMISSION, _CONFIGURATIONS, ["get", "patch"], name=contract.NAME)
         secret = {"namespace": namespace, "name": f"{contract.NAME}-ca"}
         rights += _each("", ["secrets"], ["get", "patch"], **secret)
@@ -110,16 +98,11 @@ async def examine_person(api: Cluster) -> Verdict:
 
 async def examine_own(api: Api, ours: Installation) -> Verdict:
     """Reviews the rights of deviceshare's service account. Raises ApiError."""
-    roles = (ours.flag("roles") or ",".join(ROLES)).split(",")
-    own_ca = ours.deployment is None or ours.flag("ca-secret") is not None
     try:
         dra = any(version in DRA_VERSIONS for version in await api.versions_of(DRA_GROUP))
     except ApiError:
         dra = False  # other checks report that the API server doesn't answer
-    preempts, scales = ours.flag("preemption") != "off", ours.flag("scaling-pods") == "on"
-    where = {"dra": dra, "gates": ours.by_gates, "preempts": preempts, "scales": scales}
-    where |= {"holds": ours.flag("dra-holds") == "on", "handover": ours.flag("dra-handover") == "on"}
-    rights = needed(ours.namespace, roles, own_ca=own_ca, **where)
+    rights = needed(ours, dra=dra)
     return f"{ours.user} may do all that it needs to", judge(ours.user, await _denied(api, rights, ours.user))
 
 
