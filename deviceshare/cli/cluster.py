@@ -105,12 +105,15 @@ class Target(NamedTuple):
                 with suppress(Forbidden):  # without the right to read the version, the rest may still be allowed
                     await Api(connection, timeout=HELLO_SECONDS).server_version()
                 return await question(Api(connection, timeout=PAGE_SECONDS))
-        except NotConfigured as error:
-            raise CannotAsk(str(error)) from error
         except Unserved as error:
             raise CannotAsk(f"deviceshare is not installed in this cluster: {error}") from error
-        except ApiError as error:
-            raise CannotAsk(_said(error)) from error
+        except Forbidden as error:
+            raise CannotAsk(explained(error)) from error
+        except Unavailable as error:
+            see = "See whether it answers with: kubectl get --raw /readyz"
+            raise CannotAsk(f"Can't reach the cluster: {error}\n{see}") from error
+        except (NotConfigured, ApiError) as error:
+            raise CannotAsk(str(error)) from error
         except TimeoutError as error:
             text = "The cluster did not answer in time; see whether it is ready with: kubectl get --raw /readyz"
             raise CannotAsk(text) from error
@@ -141,14 +144,6 @@ async def poll(look: Callable[[], Awaitable[T | None]], *, doing: str) -> T | No
                     return seen
                 await asyncio.sleep(LOOK_SECONDS)
     return None
-
-
-def _said(error: ApiError) -> str:
-    if isinstance(error, Forbidden):
-        return explained(error)
-    if isinstance(error, Unavailable):
-        return f"Can't reach the cluster: {error}\nSee whether it answers with: kubectl get --raw /readyz"
-    return str(error)
 
 
 _REFUSAL: Final = re.compile(

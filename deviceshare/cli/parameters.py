@@ -34,21 +34,6 @@ Command = Callable[..., Any]
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def _offered(
-    ctx: click.Context, incomplete: str, kind: Kind[Any], namespace: str | None = "", prefix: str = ""
-) -> list[str]:
-    """The names that begin with the incomplete word; None means the context's namespace."""
-    with redirect_stderr(io.StringIO()):
-        try:
-            import_module("deviceshare.kube.api")  # a slow import is not the cluster's delay
-            target = _target(ctx)
-            within = target.namespace if namespace is None else namespace
-            found = target.ask(lambda api: api.list(kind, namespace=within), seconds=SECONDS)
-        except Exception:  # noqa: BLE001 - whatever it is, a shell that completes has no place to say it
-            return []
-    return sorted(name for each in found if (name := prefix + each.metadata.name).startswith(incomplete))
-
-
 def _target(ctx: click.Context) -> Target:
     return Target(ctx.params.get("kubeconfig") or os.environ.get("KUBECONFIG"), ctx.params.get("context"))
 
@@ -57,12 +42,18 @@ def completing(kind: Kind[Any]) -> Complete:
     """Completes names of the kind; if it has namespaces, of the one that the word, the flag or the context names."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        namespace, slash, _name = incomplete.partition("/")
-        if not kind.namespaced:
-            return _offered(ctx, incomplete, kind)
-        if slash:
-            return _offered(ctx, incomplete, kind, namespace, f"{namespace}/")
-        return _offered(ctx, incomplete, kind, ctx.params.get("namespace"))
+        within, slash, _name = incomplete.partition("/") if kind.namespaced else ("", "", incomplete)
+        prefix = within + slash if slash else ""
+        with redirect_stderr(io.StringIO()):
+            try:
+                import_module("deviceshare.kube.api")  # a slow import is not the cluster's delay
+                target = _target(ctx)
+                if kind.namespaced and not slash:
+                    within = ctx.params.get("namespace") or target.namespace
+                found = target.ask(lambda api: api.list(kind, namespace=within), seconds=SECONDS)
+            except Exception:  # noqa: BLE001 - whatever it is, a shell that completes has no place to say it
+                return []
+        return sorted(name for each in found if (name := prefix + each.metadata.name).startswith(incomplete))
 
     return complete
 
