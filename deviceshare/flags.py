@@ -66,14 +66,12 @@ class OptionalAddressType(AddressType):
 
 @dataclass(eq=False)
 class Words(click.ParamType[frozenset[str]]):
-    """Words between commas, each of which is accepted by a rule."""
+    """Words between commas, each of which is accepted by a rule: `wanted` says what is, `empty` whether no word is."""
 
     name: str
     accepts: Callable[[str], object]
     wanted: str
-    """Says what would be accepted."""
     empty: bool = True
-    """Whether no word at all is."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
         if isinstance(value, frozenset):

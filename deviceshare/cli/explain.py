@@ -139,15 +139,12 @@ class _Workload(NamedObject, frozen=True):
     status: _WorkloadConditions = _WorkloadConditions()
 
 
-def _kind(kind: str, api: str = "apps/v1") -> Kind[_Workload]:
-    return Kind(api, kind, f"{kind.lower()}s", _Workload, namespaced=True)
-
-
-_REPLICA_SETS: Final = _kind("ReplicaSet")
-_WORKLOADS: Final = (
-    *(_kind("Deployment"), _kind("StatefulSet"), _kind("DaemonSet"), _REPLICA_SETS),
-    _kind("Job", "batch/v1"),
-)
+_APIS: Final = {"apps/v1": ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"), "batch/v1": ("Job",)}
+_WORKLOADS: Final = {
+    kind: Kind(api, kind, f"{kind.lower()}s", _Workload, namespaced=True)
+    for api, every in _APIS.items()
+    for kind in every
+}
 
 
 def _command(kind: Kind[_Workload]) -> None:
@@ -166,7 +163,7 @@ def _command(kind: Kind[_Workload]) -> None:
     workload.help = f"Explain a {kind.kind}: what its pods wait for or have, and what admission says of its template."
 
 
-for _each in _WORKLOADS:
+for _each in _WORKLOADS.values():
     _command(_each)
 
 
@@ -177,7 +174,7 @@ async def _explained(api: Api, kind: Kind[_Workload], name: str, namespace: str)
         raise await parameters.no_such(api, kind, name, namespace) from None
     seen, owners = await look(api, namespace), [found]
     if kind.kind == "Deployment":
-        sets = await api.list(_REPLICA_SETS, namespace=namespace)
+        sets = await api.list(_WORKLOADS["ReplicaSet"], namespace=namespace)
         owners += [
             each for each in sets if each.metadata.controller and each.metadata.controller.uid == found.metadata.uid
         ]
@@ -192,9 +189,8 @@ async def _explained(api: Api, kind: Kind[_Workload], name: str, namespace: str)
     warnings = [*(dict.fromkeys(filter(None, told)) or injection.warnings), *(bypasses(template) if concern else ())]
     refused = await _refused(api, owners, namespace, has_pods=bool(pods)) or injection.refusal
     if concern is None and not (pods or refused):
-        answer = replace(
-            answer, message="its pods name no group and ask for no share, so deviceshare leaves them alone"
-        )
+        alone = "its pods name no group and ask for no share, so deviceshare leaves them alone"
+        answer = replace(answer, message=alone)
     return replace(answer, not_created=refused, warnings=warnings, unseen=list(seen.unseen))
 
 

@@ -120,12 +120,15 @@ async def follow(api: Api, namespace: str, node: str, *, details: bool, wide: bo
 def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[Part]:
     """The sections, with an empty line between; `details` shows every device and folds nothing."""
     shown = None if details else SHOWN
+    waits = waiting(picture.waiting, shown, now)
+    if shown and (why := next((f"pod {pod.pod}" for pod in picture.waiting if pod.why.details), "")):
+        waits.append(styled(f"Why on each node: deviceshare explain {why}", "dim"))
     sections = [
         _devices(picture, wide=wide) if details else nodes(picture, shown, wide=wide),
         _groups(picture, shown, now, names=details or wide),
         reported_turns_table(picture.nodes, shown, now),
         folded(troubles(picture), tabled(("TROUBLE", "WHAT", "WHAT TO DO"), Trouble.rows), shown, "trouble"),
-        _waiting(picture, shown, now),
+        waits,
     ]
     return [*spaced(sections), *total(picture)]
 
@@ -344,12 +347,6 @@ def _broken(node: NodeView, device: DeviceView) -> Trouble:
 
 def _name(node: NodeView, device: DeviceView) -> str:
     return f"{node.name} {device.resource} {device.index}"
-
-
-def _waiting(picture: Picture, shown: int | None, now: datetime) -> list[Part]:
-    section = waiting(picture.waiting, shown, now)
-    why = next((f"pod {pod.pod}" for pod in picture.waiting if pod.why.details), "")
-    return [*section, styled(f"Why on each node: deviceshare explain {why}", "dim")] if why and shown else section
 
 
 def waiting(waits: Iterable[WaitingPod], shown: int | None, now: datetime) -> list[Part]:

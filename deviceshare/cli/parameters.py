@@ -82,9 +82,8 @@ def complete_group_or_pod(ctx: click.Context, parameter: click.Parameter, incomp
 def complete_contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Names of the kubeconfig's contexts."""
     with suppress(CannotAsk):
-        return [
-            name for name in sorted(kubeconfig.load(_target(ctx).files or "").contexts) if name.startswith(incomplete)
-        ]
+        names = sorted(kubeconfig.load(_target(ctx).files or "").contexts)
+        return [name for name in names if name.startswith(incomplete)]
     return []
 
 

@@ -4,7 +4,7 @@ The command requests that of the leader by an annotation of the holder, and wait
 """
 
 import secrets
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -23,7 +23,7 @@ from deviceshare.domain.placement import replacement
 from deviceshare.domain.placement.device_states import device_states, held_by
 from deviceshare.domain.placement.replacement import Replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.ports import Cluster, Kind, NotFound
+from deviceshare.loops.ports import Cluster, NotFound
 
 
 @click.command(
@@ -90,7 +90,7 @@ async def ask(api: Cluster, name: str, namespace: str = "") -> str:
         seen = await look()
         meta = seen.by.metadata
         if seen.verdict.replacements:
-            kind: Kind[Any] = GROUPS if isinstance(seen.by, Group) else PODS
+            kind = GROUPS if isinstance(seen.by, Group) else PODS
             changes = {"resourceVersion": meta.resource_version, "annotations": {contract.REBIND: new_token()}}
             await api.patch(kind, meta.name, {"metadata": changes}, namespace=meta.namespace)
         return seen

@@ -78,9 +78,8 @@ def seen(mirrors: Mirrors) -> ClusterSnapshot:
     """What the mirrors show now."""
     every, visibility = list(mirrors.groups.values()), mirrors.visibility
     groups = {group.name: group if visibility.nodes else without_selector(group) for group in every}
-    selectors = {
-        group.name: group.spec.node_selector for group in every if group.spec.node_selector and not visibility.nodes
-    }
+    hidden = [] if visibility.nodes else [group for group in every if group.spec.node_selector]
+    selectors = {group.name: group.spec.node_selector for group in hidden}
     pods = {pod.metadata.key: pod for pod in mirrors.pods.values()}
     return ClusterSnapshot(mirrors.fleet, groups, pods, visibility, tuple(_unseen(mirrors)), selectors)
 
@@ -132,9 +131,8 @@ def recorded(mirrors: Mirrors) -> bytes:
     )
     items = [_document(kind, each) for kind, objects in known for each in objects]
     made = {"annotations": {f"{contract.PREFIX}snapshot": f"deviceshare {__version__}, {timestamps.now()}"}}
-    return msgspec.json.format(
-        msgspec.json.encode({"apiVersion": "v1", "kind": "List", "metadata": made, "items": items}), indent=1
-    )
+    listing = {"apiVersion": "v1", "kind": "List", "metadata": made, "items": items}
+    return msgspec.json.format(msgspec.json.encode(listing), indent=1)
 
 
 def _document(kind: Kind[Any], found: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.join_obstacles import behind_gates
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.ports import ApiError, Cluster, Forbidden, Kind, NotFound
+from deviceshare.loops.ports import ApiError, Cluster, Forbidden, NotFound
 
 T = TypeVar("T")
 
@@ -135,10 +135,9 @@ async def polled(
 async def _clean(api: Cluster, namespace: str, name: str) -> list[Finding]:
     """Deletes the pod, then its group; retries with a deadline, as the webhook may still see the pod in its mirror."""
     error: ApiError | None = None
-    places: tuple[tuple[str, Kind[Any]], ...] = ((namespace, PODS), ("", GROUPS))
     try:
         async with asyncio.timeout(CLEAN_SECONDS):
-            for where, kind in places:
+            for where, kind in ((namespace, PODS), ("", GROUPS)):
                 while True:
                     try:
                         await api.delete(kind, name, where)

@@ -233,10 +233,10 @@ def judge(stack: Stack) -> Iterator[Finding]:
         classes = [each.metadata.name for each in stack.classes if each.handler == vendors.NVIDIA.name]
         if classes and not stack.runtime_class:
             what = (
-                "the operator's runtime isn't the default, and deviceshare sets no runtimeClassName in pods of groups:"
+                "the operator's runtime isn't the default, and deviceshare sets no runtimeClassName in pods of groups"
             )
             cure = f"{_UPGRADE}.runtimeClassName={classes[0]},agent.runtimeClassName={classes[0]}; {_DOCS}"
-            yield Finding(WARNING, f"{what} unless they name one, they see no GPU", cure)
+            yield Finding(WARNING, f"{what}: unless they name one, they see no GPU", cure)
         why, cure = "a CDI runtime doesn't start a container that is given numbers", f"{_UPGRADE}.style=cdi; {_DOCS}"
         yield from _bare(stack, why, cure)
 

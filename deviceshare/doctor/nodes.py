@@ -111,7 +111,10 @@ async def examine(api: Cluster, ours: Installation) -> AsyncIterator[Check]:
 
 def judge(nodes: Sequence[Node], ledgers: Ledgers | None, release: str) -> Iterator[Finding]:
     """What is wrong with the nodes; without ledgers, as far as node objects show it."""
-    yield from _unshared(nodes)
+    if not any(node.shared for node in nodes):
+        able = [node.metadata.name for node in nodes if take(node, NO_HARDWARE).devices]
+        hint = f"; these have devices: {listed(able)}" if able else ""
+        yield Finding(PROBLEM, f"no node is shared, so no group can be placed{hint}", _SHARE)
     yield from _slips(nodes)
     bare, unbooked, unready = [], [], []
     withheld: dict[str, tuple[Withheld, list[str]]] = {}
@@ -150,13 +153,6 @@ def judge(nodes: Sequence[Node], ledgers: Ledgers | None, release: str) -> Itera
 def _status(node: Node, ledgers: Ledgers) -> LedgerStatus:
     ledger = ledgers.get(node.metadata.name)
     return ledger.status if ledger else LedgerStatus()
-
-
-def _unshared(nodes: Sequence[Node]) -> Iterator[Finding]:
-    if not any(node.shared for node in nodes):
-        able = [node.metadata.name for node in nodes if take(node, NO_HARDWARE).devices]
-        hint = f"; these have devices: {listed(able)}" if able else ""
-        yield Finding(PROBLEM, f"no node is shared, so no group can be placed{hint}", _SHARE)
 
 
 def _slips(nodes: Iterable[Node]) -> Iterator[Finding]:
@@ -224,14 +220,11 @@ def judge_inventory(shared: Sequence[Node], ledgers: Ledgers) -> Iterator[Findin
 
     And one for each double claim or allocation, and each ledger with devices to be held, or without room for much more.
     """
-    both = [
-        node.metadata.name
-        for node in shared
-        if any(is_some(node.status.allocatable.get(each)) for each in _status(node, ledgers).published.resources)
-    ]
+    published = {node.metadata.name: _status(node, ledgers).published for node in shared}
+    counted = {node.metadata.name: node.status.allocatable for node in shared}
+    both = [name for name, each in published.items() if any(is_some(counted[name].get(r)) for r in each.resources)]
     what = "a device plugin and a DRA driver both allocate the same devices"
     yield from about(both, WARNING, what, "let one of the two serve the node: neither knows of the other")
-    published = {node.metadata.name: _status(node, ledgers).published for node in shared}
     unheld = [name for name, each in published.items() if each.devices and each.held is None]
     what = "kube-scheduler may give devices of groups and shares to ResourceClaims"
     yield from about(unheld, WARNING, what, "helm upgrade --set dra.holds=true (Kubernetes 1.34 and later)")

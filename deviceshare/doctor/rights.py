@@ -62,12 +62,11 @@ def needed(ours: Installation, *, dra: bool = False) -> list[Attributes]:
         rights += _each("", ["pods/eviction"] if ours.flag("preemption") != "off" else [], ["create"])
         rights += _each("", ["resourcequotas"], ["list"])
         rights += _each("", ["pods"] if ours.flag("scaling-pods") == "on" else [], ["create"], namespace=namespace)
-        rights += _each(
-            DRA_GROUP, ["resourceclaims"] if holds else [], ["create", "patch", "delete"], namespace=namespace
-        )
         statuses = ["resourceclaims/status", "resourceclaims/binding"] if holds else []
-        rights += _each(DRA_GROUP, statuses, ["patch"], namespace=namespace)
-        rights += _each("", ["pods"] if holds else [], ["create", "delete"], namespace=namespace)
+        if holds:
+            rights += _each(DRA_GROUP, ["resourceclaims"], ["create", "patch", "delete"], namespace=namespace)
+            rights += _each(DRA_GROUP, statuses, ["patch"], namespace=namespace)
+            rights += _each("", ["pods"], ["create", "delete"], namespace=namespace)
         rights += _each(DRA_GROUP, ["resourceclaims"] if handover else [], ["get", "create", "patch", "delete"])
         rights += _each(DRA_GROUP, statuses if handover else [], ["patch"])
         rights += _each("batch", ["jobs"], ["get"])
