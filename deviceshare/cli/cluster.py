@@ -57,13 +57,9 @@ class Target(NamedTuple):
     @property
     def namespace(self) -> str:
         """That of the context, or `default`."""
-        try:
-            files = self.files
-        except CannotAsk:  # who asks that cluster is told so
-            return kubeconfig.DEFAULT
-        if files:
-            return kubeconfig.load(files).namespace(self.context)
-        with suppress(OSError, UnicodeDecodeError):
+        with suppress(CannotAsk, OSError, UnicodeDecodeError):  # who asks a cluster that isn't there is told so
+            if files := self.files:
+                return kubeconfig.load(files).namespace(self.context)
             return _POD.read_text(encoding="utf-8").strip() or kubeconfig.DEFAULT
         return kubeconfig.DEFAULT
 
