@@ -7,6 +7,7 @@ with `styled`). A test refuses every other module of the command line that print
 Tables are for people. JSON and YAML are for programs: their values are exact, with escapes of their own.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -219,12 +220,7 @@ def encoded(answer: Any, format: str) -> str:
         return yaml.safe_dump(msgspec.to_builtins(answer), allow_unicode=False, sort_keys=False).rstrip("\n")
     text = msgspec.json.format(msgspec.json.encode(answer)).decode()
     # Outside of strings this JSON holds no control characters but the line breaks of the formatting.
-    return "".join(sign if sign.isprintable() or sign == "\n" else _json_escape(sign) for sign in text)
-
-
-def _json_escape(sign: str) -> str:
-    units = sign.encode("utf-16-be")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    return "".join(sign if sign.isprintable() or sign == "\n" else json.dumps(sign)[1:-1] for sign in text)
 
 
 @contextmanager
