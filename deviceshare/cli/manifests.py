@@ -20,6 +20,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects import workloads
 from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.groups import Group, NamespaceObject
+from deviceshare.domain.objects.hardware import NO_HARDWARE
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node, NodeStatus
 from deviceshare.domain.objects.object_decoder import Condition, NamedObject, ObjectMeta, decoder_of
@@ -178,8 +179,7 @@ def _node(plain: PlainNode) -> Node:
 
 
 def _ledger(node: Node) -> NodeDevices:
-    ledger = NodeDevices(metadata=ObjectMeta(name=node.metadata.name))
-    offer = take(node, ledger.status.hardware, ledger.status.published)
+    offer = take(node, NO_HARDWARE)
     status = LedgerStatus(
         devices=list(offer.devices),
         withheld=list(offer.withheld),
@@ -187,7 +187,7 @@ def _ledger(node: Node) -> NodeDevices:
         for_shares=list(offer.for_shares),
         for_groups=list(offer.for_groups),
     )
-    return replace(ledger, status=status)
+    return NodeDevices(metadata=ObjectMeta(name=node.metadata.name), status=status)
 
 
 class UnreadableManifest(click.ClickException):
