@@ -62,7 +62,7 @@ def configure(format: LogFormat = "auto", level: LogLevel = "info", stream: Text
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 
 
-@dataclass
+@dataclass(eq=False)
 class LineLogger:
     """Writes what the processors rendered, a line each; a stream that can't be written to stops nobody's work."""
 

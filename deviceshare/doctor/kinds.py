@@ -167,7 +167,7 @@ class SchedulerPod(NamedObject, frozen=True):
         directory, _, file = self.config.rpartition("/")
         maps = {each.get("name"): each.get("configMap") for each in self.spec.volumes}
         mounts = (mount for container in self.spec.containers for mount in container.volume_mounts)
-        found = (maps.get(each.get("name")) for each in mounts if each.get("mountPath", "").rstrip("/") == directory)
+        found = (maps.get(each.get("name")) for each in mounts if str(each.get("mountPath")).rstrip("/") == directory)
         return next(((each.get("name", ""), file) for each in found if each), None)
 
 
