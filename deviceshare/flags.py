@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -64,23 +64,22 @@ class OptionalAddressType(AddressType):
         return None if value in ("", "off") else super().convert(value, param, ctx)
 
 
+@dataclass(eq=False)
 class Words(click.ParamType[frozenset[str]]):
-    """Words between commas, each of which is accepted by a rule."""
+    """Words between commas, each of which is accepted by a rule: `wanted` says what is, `empty` whether no word is."""
 
-    def __init__(self, name: str, accepts: Callable[[str], object], wanted: str, *, empty: bool = True) -> None:
-        """`wanted` says what would be accepted; `empty` whether no word at all is."""
-        self.name = name
-        self._accepts = accepts
-        self._wanted = wanted
-        self._empty = empty
+    name: str
+    accepts: Callable[[str], object]
+    wanted: str
+    empty: bool = True
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
         if isinstance(value, frozenset):
             return value
         words = frozenset(part.strip() for part in str(value).split(",") if part.strip())
-        refused = sorted(word for word in words if not self._accepts(word))
-        if refused or not (words or self._empty):
-            self.fail(f"{', '.join(map(repr, refused)) or repr(value)}: {self._wanted}", param, ctx)
+        refused = sorted(word for word in words if not self.accepts(word))
+        if refused or not (words or self.empty):
+            self.fail(f"{', '.join(map(repr, refused)) or repr(value)}: {self.wanted}", param, ctx)
         return words
 
 

@@ -57,10 +57,8 @@ async def allocations(socket: Path, *, seconds: float = ANSWER_SECONDS) -> list[
             f"The kubelet accepted the connection on {socket} but did not answer in {seconds:g} s: "
             "see its log on the node (journalctl -u kubelet)."
         ) from None
-    except OSError as error:
-        raise PodResourcesUnknown(_unconnected(socket, error)) from error
-    except GRPCError as error:
-        raise PodResourcesUnknown(_refused(socket, error)) from error
+    except (OSError, GRPCError) as error:
+        raise PodResourcesUnknown(_failure(socket, error)) from error
     except (DecodeError, ProtocolError, StreamTerminatedError, AssertionError, NotImplementedError) as error:
         # The last two are grpclib's for an answer without a message, one that is cut off, and one that is compressed.
         raise PodResourcesUnknown(
@@ -76,7 +74,8 @@ async def allocations(socket: Path, *, seconds: float = ANSWER_SECONDS) -> list[
     return [Allocated(*key, tuple(sorted(found))) for key, found in sorted(ids.items()) if found]
 
 
-def _unconnected(socket: Path, error: OSError) -> str:
+def _failure(socket: Path, error: OSError | GRPCError) -> str:
+    said = f"{error.status.name}: {error.message or 'no reason given'}" if isinstance(error, GRPCError) else ""
     match error:
         case FileNotFoundError():
             return (
@@ -90,18 +89,14 @@ def _unconnected(socket: Path, error: OSError) -> str:
                 f"No process listens on {socket}: the kubelet is down (systemctl status kubelet on the node), or it "
                 "was restarted and only the socket is mounted: mount its directory."
             )
-    return f"Failed to connect to {socket}: {error.strerror or error}. Check that it is the kubelet's socket."
-
-
-def _refused(socket: Path, error: GRPCError) -> str:
-    said = f"{error.status.name}: {error.message or 'no reason given'}"
-    match error.status:
-        case Status.UNIMPLEMENTED:
+        case OSError():
+            return f"Failed to connect to {socket}: {error.strerror or error}. Check that it is the kubelet's socket."
+        case GRPCError(status=Status.UNIMPLEMENTED):
             return (
                 f"The kubelet behind {socket} has no pod-resources API v1 ({said}): it needs Kubernetes 1.20 or later "
                 "and must not run with --feature-gates=KubeletPodResources=false."
             )
-        case Status.RESOURCE_EXHAUSTED:
+        case GRPCError(status=Status.RESOURCE_EXHAUSTED):
             return f"The kubelet behind {socket} limits its requests ({said}): the agent retries later."
     return f"The kubelet behind {socket} refused ({said}): see its log on the node (journalctl -u kubelet)."
 

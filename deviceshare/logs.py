@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -61,17 +62,17 @@ def configure(format: LogFormat = "auto", level: LogLevel = "info", stream: Text
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 
 
+@dataclass(eq=False)
 class LineLogger:
     """Writes what the processors rendered, a line each; a stream that can't be written to stops nobody's work."""
 
-    def __init__(self, stream: TextIO, name: str = "") -> None:
-        self.name = name
-        self._stream = stream
+    stream: TextIO
+    name: str = ""
 
     def _write(self, line: str) -> None:
         with suppress(OSError, ValueError):  # no space, or closed
-            self._stream.write(f"{line}\n")
-            self._stream.flush()
+            self.stream.write(f"{line}\n")
+            self.stream.flush()
 
     debug = info = warning = error = critical = exception = _write
 

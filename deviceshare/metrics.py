@@ -7,7 +7,7 @@ tests.
 import asyncio
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from time import perf_counter
@@ -38,23 +38,17 @@ class ServerMetrics:
         self.registry = registry = CollectorRegistry()
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         self._requests = counter("deviceshare_requests_total", "Requests answered.", ["verb", "result"])
-        self._duration = Histogram(
-            "deviceshare_request_duration_seconds",
-            "Time taken to answer a request.",
-            ["verb"],
-            buckets=REQUEST_BUCKETS,
-            registry=registry,
-        )
+        took, text = "deviceshare_request_duration_seconds", "Time taken to answer a request."
+        self._duration = Histogram(took, text, ["verb"], buckets=REQUEST_BUCKETS, registry=registry)
         self._inflight = gauge("deviceshare_requests_inflight", "Requests being answered now.", ["verb"])
         self._verbs: dict[str, _Verb] = {}
         text = "Requests that weren't HTTP, by the server that was sent them."
         self.malformed = counter("deviceshare_malformed_requests_total", text, ["server"])
-        self.dropped = counter(
-            "deviceshare_connections_dropped_total",
+        text = (
             "Connections closed by the server: crowded (the limit of connections was reached), overdue (a request"
-            " didn't end in time), handshake (TLS failed).",
-            ["server", "reason"],
+            " didn't end in time), handshake (TLS failed)."
         )
+        self.dropped = counter("deviceshare_connections_dropped_total", text, ["server", "reason"])
         build = gauge("deviceshare_build_info", "Always 1; the labels say.", ["version", "python"])
         build.labels(version=__version__, python=platform.python_version()).set(1)
         tasks = gauge("deviceshare_tasks", "Asyncio tasks that haven't ended; at rest their number doesn't grow.")
@@ -77,42 +71,32 @@ class Metrics(ServerMetrics):
 
     def __init__(self) -> None:
         super().__init__()
-        self.claim_conflicts = Counter(
-            "deviceshare_claim_conflicts_total",
-            "Conditional writes of a claim or a group that failed because another writer came first.",
-            registry=self.registry,
-        )
-        self.uncovered_pods = Gauge(
-            "deviceshare_uncovered_pods",
-            "Pods that run with devices that their group does not hold; their events say what to do.",
-            registry=self.registry,
-        )
-        self.released_groups = Counter(
-            "deviceshare_idle_groups_released_total",
-            "Groups that were released since no pod had used them for as long as they say (spec.releaseAfter).",
-            registry=self.registry,
-        )
-        self.recreated_pods = Counter(
-            "deviceshare_uninjected_pods_deleted_total",
-            "Pods that were created while admission was away, and were deleted for their controllers to recreate.",
-            registry=self.registry,
-        )
-        self.too_large = Counter(
-            "deviceshare_too_large_writes_total",
-            "Writes that the API server refused since the object would be too large to be stored, by its kind.",
-            ["kind"],
-            registry=self.registry,
-        )
-        self.leader = Gauge("deviceshare_leader", "1 while this process is the leader.", registry=self.registry)
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        text = "Conditional writes of a claim or a group that failed because another writer came first."
+        self.claim_conflicts = counter("deviceshare_claim_conflicts_total", text)
+        text = "Pods that run with devices that their group does not hold; their events say what to do."
+        self.uncovered_pods = gauge("deviceshare_uncovered_pods", text)
+        text = "Groups that were released since no pod had used them for as long as they say (spec.releaseAfter)."
+        self.released_groups = counter("deviceshare_idle_groups_released_total", text)
+        text = "Pods that were created while admission was away, and were deleted for their controllers to recreate."
+        self.recreated_pods = counter("deviceshare_uninjected_pods_deleted_total", text)
+        text = "Writes that the API server refused since the object would be too large to be stored, by its kind."
+        self.too_large = counter("deviceshare_too_large_writes_total", text, ["kind"])
+        self.leader = gauge("deviceshare_leader", "1 while this process is the leader.")
 
-    def watch_cluster(
-        self, devices: Callable[[], Mapping[tuple[str, str, Use, Health], int]], groups: Callable[[], Mapping[str, int]]
-    ) -> None:
-        """Adds `deviceshare_devices` and `deviceshare_groups` (by phase), computed at each scrape.
+    def watch(self, name: str, values: Callable[[], Mapping[str, float]]) -> None:
+        """Adds the gauges of this name in `WATCHED`, by their one label computed at each scrape.
 
         Gauges kept beside the mirrors would still show nodes and phases that are gone.
-        Call it once. Both callables run on the event loop and must not block.
+        Call it once for each name. `values` runs on the event loop and must not block.
         """
+        label, text = WATCHED[name]
+        self.registry.register(
+            _Gauges(name, text, [label], lambda: (((each,), value) for each, value in values().items()))
+        )
+
+    def watch_devices(self, devices: Callable[[], Mapping[tuple[str, str, Use, Health], int]]) -> None:
+        """Adds `deviceshare_devices`, computed at each scrape, likewise."""
         self.registry.register(
             _Gauges(
                 "deviceshare_devices",
@@ -121,52 +105,53 @@ class Metrics(ServerMetrics):
                 lambda: devices().items(),
             )
         )
-        self._watch("deviceshare_groups", "SharedDeviceGroups.", "phase", groups)
 
     def watch_memory(self, devices: Callable[[], Iterable[DeviceMemory]]) -> None:
         """Adds the memory of each device, and how much of it is allocated; computed at each scrape, likewise."""
+
+        def values(amount: Callable[[DeviceMemory], int]) -> Iterable[tuple[Sequence[str], float]]:
+            for each in devices():
+                device = each.device
+                yield (each.node, device.resource, str(device.index), device.uuid), amount(each) * _MIB
+
         labels = ["node", "resource", "index", "uuid"]
         capacity, given = "deviceshare_device_memory_capacity_bytes", "deviceshare_device_memory_allocated_bytes"
         text = "The device's memory, where an agent or the node's labels tell it."
-        self.registry.register(_Gauges(capacity, text, labels, partial(_memory, devices, attrgetter("capacity"))))
+        self.registry.register(_Gauges(capacity, text, labels, partial(values, attrgetter("capacity"))))
         text = "How much of it is allocated: of a shared device its pods' shares, of any other allocated one all."
-        self.registry.register(_Gauges(given, text, labels, partial(_memory, devices, attrgetter("allocated"))))
+        self.registry.register(_Gauges(given, text, labels, partial(values, attrgetter("allocated"))))
 
-    def watch_twice(self, allocated: Callable[[], Mapping[str, int]], claimed: Callable[[], Mapping[str, int]]) -> None:
-        """Adds `deviceshare_devices_allocated_twice`, by who allocated them, too, and `…_claimed_twice`, by node."""
-        text = "Devices of groups and shares that the device plugin, or DRA for a ResourceClaim, also allocated."
-        self._watch("deviceshare_devices_allocated_twice", text, "by", allocated)
-        text = "Devices about which claims of groups or shares contradict each other; a node without any has no series."
-        self._watch("deviceshare_devices_claimed_twice", text, "node", claimed)
 
-    def watch_waiting(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        """Adds `deviceshare_waiting_pods`; at each scrape `counts` gives the number of pods by what they want."""
-        text = "Pods without a node, by what they wait for: their group's devices, or a share; gated ones left out."
-        self._watch("deviceshare_waiting_pods", text, "wants", counts)
-
-    def watch_unreadable(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        """Adds `deviceshare_unreadable_objects`; at each scrape `counts` gives the number of objects by kind."""
-        text = "Objects that can't be decoded as their kind; their devices count as in use (see deviceshare doctor)."
-        self._watch("deviceshare_unreadable_objects", text, "kind", counts)
-
-    def watch_dropped(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        """Adds `deviceshare_missing_crd_fields`; at each scrape `counts` gives the number of fields by CRD."""
-        text = "Fields of this release that the CRD in the cluster lacks; while there are any, nothing is written."
-        self._watch("deviceshare_missing_crd_fields", text, "crd", counts)
-
-    def watch_mirrors(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        """Adds `deviceshare_mirrored_objects`; at each scrape `counts` gives the number of objects by mirror."""
-        self._watch("deviceshare_mirrored_objects", "Objects held in memory, by mirror.", "mirror", counts)
-
-    def watch_certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
-        """Adds `deviceshare_certificate_expiry_timestamp_seconds` by certificate, computed at each scrape."""
-        text = "When the serving certificate that deviceshare issued to itself, and its authority, expire."
-        self._watch("deviceshare_certificate_expiry_timestamp_seconds", text, "certificate", expiries)
-
-    def _watch(self, name: str, documentation: str, label: str, values: Callable[[], Mapping[str, float]]) -> None:
-        self.registry.register(
-            _Gauges(name, documentation, [label], lambda: (((each,), value) for each, value in values().items()))
-        )
+WATCHED: Final = {
+    "deviceshare_groups": ("phase", "SharedDeviceGroups."),
+    "deviceshare_devices_allocated_twice": (
+        "by",
+        "Devices of groups and shares that the device plugin, or DRA for a ResourceClaim, also allocated.",
+    ),
+    "deviceshare_devices_claimed_twice": (
+        "node",
+        "Devices about which claims of groups or shares contradict each other; a node without any has no series.",
+    ),
+    "deviceshare_waiting_pods": (
+        "wants",
+        "Pods without a node, by what they wait for: their group's devices, or a share; gated ones left out.",
+    ),
+    "deviceshare_unreadable_objects": (
+        "kind",
+        "Objects that can't be decoded as their kind; their devices count as in use (see deviceshare doctor).",
+    ),
+    "deviceshare_missing_crd_fields": (
+        "crd",
+        "Fields of this release that the CRD in the cluster lacks; while there are any, nothing is written.",
+    ),
+    "deviceshare_mirrored_objects": ("mirror", "Objects held in memory, by mirror."),
+    "deviceshare_certificate_expiry_timestamp_seconds": (
+        "certificate",
+        "When the serving certificate that deviceshare issued to itself, and its authority, expire.",
+    ),
+}
+"""Gauges that are computed at each scrape: their label, and what they count."""
+_MIB: Final = 1 << 20
 
 
 def _tasks() -> float:
@@ -175,17 +160,6 @@ def _tasks() -> float:
         return float(len(asyncio.all_tasks()))
     except RuntimeError:
         return 0.0
-
-
-def _memory(
-    devices: Callable[[], Iterable[DeviceMemory]], amount: Callable[[DeviceMemory], int]
-) -> Iterable[tuple[Sequence[str], float]]:
-    for each in devices():
-        device = each.device
-        yield (each.node, device.resource, str(device.index), device.uuid), amount(each) * _MIB
-
-
-_MIB: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -213,20 +187,20 @@ class MeasuredRequest:
         self.verb.count(self.result)
 
 
+@dataclass(slots=True)
 class _Verb:
     """The series of one verb."""
 
-    def __init__(self, name: str, requests: Counter, duration: Histogram, inflight: Gauge) -> None:
-        self.duration = duration
-        self.inflight = inflight
-        self._name = name
-        self._requests = requests
-        self._results: dict[str, Counter] = {}
+    name: str
+    requests: Counter
+    duration: Histogram
+    inflight: Gauge
+    results: dict[str, Counter] = field(default_factory=dict)
 
     def count(self, result: str) -> None:
-        if result not in self._results:
-            self._results[result] = self._requests.labels(self._name, result)
-        self._results[result].inc()
+        if result not in self.results:
+            self.results[result] = self.requests.labels(self.name, result)
+        self.results[result].inc()
 
 
 @dataclass(eq=False)

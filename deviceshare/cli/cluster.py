@@ -37,6 +37,8 @@ PAGE_SECONDS = 30.0
 TRIES = 8
 LOOK_SECONDS = 0.3
 """Between two attempts, and between two polls."""
+OUTCOME_SECONDS: Final = 30.0
+"""For what was requested to be done: a leader that died is replaced within it, and agents look far more often."""
 
 _POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Where a pod finds its own: https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/"""
@@ -55,13 +57,9 @@ class Target(NamedTuple):
     @property
     def namespace(self) -> str:
         """That of the context, or `default`."""
-        try:
-            files = self.files
-        except CannotAsk:  # who asks that cluster is told so
-            return kubeconfig.DEFAULT
-        if files:
-            return kubeconfig.load(files).namespace(self.context)
-        with suppress(OSError, UnicodeDecodeError):
+        with suppress(CannotAsk, OSError, UnicodeDecodeError):  # who asks a cluster that isn't there is told so
+            if files := self.files:
+                return kubeconfig.load(files).namespace(self.context)
             return _POD.read_text(encoding="utf-8").strip() or kubeconfig.DEFAULT
         return kubeconfig.DEFAULT
 
@@ -95,6 +93,7 @@ class Target(NamedTuple):
         from deviceshare.kube.access import NotConfigured  # noqa: PLC0415
         from deviceshare.kube.api import Api  # noqa: PLC0415
         from deviceshare.kube.connection import connect  # noqa: PLC0415
+        from deviceshare.kube.connection import Unserved  # noqa: PLC0415
 
         logs.configure("auto", "error")  # on stderr: stdout may be a pipe
         try:
@@ -102,10 +101,15 @@ class Target(NamedTuple):
                 with suppress(Forbidden):  # without the right to read the version, the rest may still be allowed
                     await Api(connection, timeout=HELLO_SECONDS).server_version()
                 return await question(Api(connection, timeout=PAGE_SECONDS))
-        except NotConfigured as error:
+        except Unserved as error:
+            raise CannotAsk(f"deviceshare is not installed in this cluster: {error}") from error
+        except Forbidden as error:
+            raise CannotAsk(explained(error)) from error
+        except Unavailable as error:
+            see = "See whether it answers with: kubectl get --raw /readyz"
+            raise CannotAsk(f"Can't reach the cluster: {error}\n{see}") from error
+        except (NotConfigured, ApiError) as error:
             raise CannotAsk(str(error)) from error
-        except ApiError as error:
-            raise CannotAsk(_said(error)) from error
         except TimeoutError as error:
             text = "The cluster did not answer in time; see whether it is ready with: kubectl get --raw /readyz"
             raise CannotAsk(text) from error
@@ -125,29 +129,17 @@ async def retry_on_conflict(attempt: Callable[[], Awaitable[T]]) -> T:
     raise click.ClickException("The object was changed by others at each attempt; run the command again")
 
 
-async def poll(look: Callable[[], Awaitable[T | None]], *, doing: str, seconds: float) -> T | None:
-    """What `look` returns as soon as it isn't None; None when `seconds` have passed. A terminal shows `doing`."""
-    from deviceshare.cli.output import waiting  # noqa: PLC0415 - help doesn't need it
+async def poll(look: Callable[[], Awaitable[T | None]], *, doing: str) -> T | None:
+    """What `look` returns as soon as it isn't None; None after OUTCOME_SECONDS. A terminal shows `doing`."""
+    from deviceshare.cli.output import FilteringConsole, styled  # noqa: PLC0415 - help doesn't need it
 
-    with waiting(doing), suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
+    with FilteringConsole(stderr=True).status(styled(doing)), suppress(TimeoutError):
+        async with asyncio.timeout(OUTCOME_SECONDS):
             while True:
                 if (seen := await look()) is not None:
                     return seen
                 await asyncio.sleep(LOOK_SECONDS)
     return None
-
-
-def _said(error: ApiError) -> str:
-    from deviceshare.kube.connection import Unserved  # noqa: PLC0415
-
-    if isinstance(error, Unserved):
-        return f"deviceshare is not installed in this cluster: {error}"
-    if isinstance(error, Forbidden):
-        return explained(error)
-    if isinstance(error, Unavailable):
-        return f"Can't reach the cluster: {error}\nSee whether it answers with: kubectl get --raw /readyz"
-    return str(error)
 
 
 _REFUSAL: Final = re.compile(

@@ -14,7 +14,6 @@ from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Check
 from deviceshare.domain import contract
 
 if TYPE_CHECKING:
-    from deviceshare.doctor.checkup import Checkup, CheckupRequest
     from deviceshare.kube.api import Api
 
 _COLOURS = {OK: "green", WARNING: "yellow", PROBLEM: "red", UNTESTED: "cyan"}
@@ -74,32 +73,30 @@ def doctor(
     """
     if gpu and not canary:
         raise click.UsageError("--gpu creates a canary, which --no-canary forbids: leave one of them out")
-    from deviceshare.doctor.checkup import CheckupRequest  # noqa: PLC0415 - help doesn't need the checks
+    from deviceshare.doctor import checkup  # noqa: PLC0415 - help doesn't need the checks
 
     settings = runtime_config.read() if runtime_config else None
-    request = CheckupRequest(release_namespace, namespace, canary, settings, gpu, gpu_image)
+    checks: list[Check] = []
+
+    async def examine(api: "Api") -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        # As at Ctrl-C, which asyncio turns into the same: a canary must not stay behind.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        where, image = (release_namespace, namespace), gpu_image if gpu else None
+        async for each in checkup.look(api, *where, settings, with_canary=canary, gpu_image=image):
+            checks.append(each)
+            if output == TABLE:
+                show(*_lines(each))
+
     try:
-        checkup = target.ask(lambda api: _examine(api, request, aloud=output == TABLE), seconds=None)
+        target.ask(examine, seconds=None)
     except asyncio.CancelledError:
         sys.exit(_TERMINATED)
+    healthy = all(each.mark != PROBLEM for each in checks)  # warnings and what could not be tested don't count
     if output == JSON:
-        print_answer(checkup, JSON)
-    sys.exit(0 if checkup.healthy else 1)
-
-
-async def _examine(api: "Api", request: "CheckupRequest", *, aloud: bool) -> "Checkup":
-    from deviceshare.doctor.checkup import conclude, look  # noqa: PLC0415
-
-    task = asyncio.current_task()
-    assert task is not None
-    # As at Ctrl-C, which asyncio turns into the same: a canary must not stay behind.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    checks = []
-    async for each in look(api, request):
-        checks.append(each)
-        if aloud:
-            show(*_lines(each))
-    return conclude(checks)
+        print_answer({"healthy": healthy, "checks": checks}, JSON)
+    sys.exit(0 if healthy else 1)
 
 
 def _lines(check: Check) -> list[Cell]:

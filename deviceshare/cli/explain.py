@@ -5,54 +5,35 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from deviceshare.cli import parameters
 from deviceshare.cli.cluster import Target
-from deviceshare.cli.output import Cell, Part, Row, answer_with, folded_parts, indented, joined, note, styled, table
-from deviceshare.cli.parameters import (
-    complete_groups,
-    complete_pods,
-    completing_in_namespace,
-    did_you_mean,
-    in_namespace,
-    on_cluster,
-    on_snapshot,
-    output_as,
-    pod_named,
-    suggestion,
-)
+from deviceshare.cli.output import Cell, Part, Row, answer_with, folded, indented, joined, styled, table
 from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, labels_text, look, read, replayed
 from deviceshare.domain import contract
 from deviceshare.domain.admission.bypasses import bypasses
 from deviceshare.domain.admission.drafts import Draft, concern_of
 from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.settings import DEFAULTS
+from deviceshare.domain.answers import explanation as explanations
 from deviceshare.domain.answers.device_parts import SHOWN_PODS, parts_text
-from deviceshare.domain.answers.explanation import (
-    Explanation,
-    WorkloadExplanation,
-    explain_group,
-    explain_pod,
-    explain_workload,
-)
+from deviceshare.domain.answers.explanation import Explanation, WorkloadExplanation
 from deviceshare.domain.answers.verdicts import DeviceVerdict, NodeVerdict
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
+from deviceshare.domain.objects.object_decoder import Condition, NamedObject
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.wording import listed
+from deviceshare.kube.api import Api
 from deviceshare.loops.kinds import EVENTS, NODES, PODS
 from deviceshare.loops.ports import Forbidden, Kind, NotFound
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
-
 
 SHOWN: Final = 5
 """Nodes, each with all its devices, before the rest is counted; as many as a condition names."""
@@ -69,6 +50,11 @@ class Case(NamedTuple):
     def pods(self) -> list[Pod]:
         """The pods that name the group."""
         return [pod for pod in self.seen.pods.values() if self.group and pod.group == self.group.name]
+
+    @property
+    def partly(self) -> bool:
+        """Whether nodes or pods are hidden from the person who asks."""
+        return not self.seen.visibility.whole
 
 
 _details = click.option("-d", "--details", is_flag=True, help="Every node and every device, nothing folded.")
@@ -95,53 +81,47 @@ def explain() -> None:
 
 
 @explain.command(short_help="What a group waits for, or what it has.")
-@click.argument("name", shell_complete=complete_groups)
+@click.argument("name", shell_complete=parameters.complete_groups)
 @_details
-@on_snapshot
-@output_as("table", "json", "yaml")
-@on_cluster
+@parameters.on_snapshot
+@parameters.output_as("table", "json", "yaml")
+@parameters.on_cluster
 def group(target: Target, name: str, file: Path | None, output: str, *, details: bool) -> None:
     """Explain the SharedDeviceGroup NAME."""
-    case = _recorded(file, name) if file else target.ask(lambda api: _case(api, name, target.namespace))
+    case = _case(replayed(read(file)), name) if file else target.ask(lambda api: _asked(api, name, target.namespace))
     if case.group is None:
-        raise click.ClickException(
-            f"There is no SharedDeviceGroup {name}; see them with kubectl get sdg{did_you_mean(name, case.seen.groups)}"
-        )
-    partly = not case.seen.visibility.whole
-    explanation = explain_group(case.seen.fleet, case.group, case.pods, case.home, partly_seen=partly)
-    _answer(explanation, case, output, details=details)
+        near = parameters.did_you_mean(name, case.seen.groups)
+        raise click.ClickException(f"There is no SharedDeviceGroup {name}; see them with kubectl get sdg{near}")
+    answer = explanations.explain_group(case.seen.fleet, case.group, case.pods, case.home, partly_seen=case.partly)
+    _answer(answer, case, output, details=details)
 
 
 @explain.command(short_help="What a pod waits for, or what it has.")
-@click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=complete_pods)
-@in_namespace
+@click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=parameters.complete_pods)
+@parameters.in_namespace
 @_details
-@on_snapshot
-@output_as("table", "json", "yaml")
-@on_cluster
+@parameters.on_snapshot
+@parameters.output_as("table", "json", "yaml")
+@parameters.on_cluster
 def pod(target: Target, name: str, namespace: str | None, file: Path | None, output: str, *, details: bool) -> None:
     """Explain a pod, by default of the namespace of the kubeconfig's context."""
-    within, name = pod_named(name, namespace, target)
+    within, name = parameters.pod_named(name, namespace, target)
 
-    async def ask(api: "Api") -> tuple[Pod, Case]:
+    async def ask(api: Api) -> tuple[Pod, Case]:
         # A list: a get would refuse a pod with unreadable fields, which can be explained.
         found = await api.list(PODS, namespace=within, field_selector=f"metadata.name={name}")
         if not found:
-            near = await suggestion(api, PODS, name, within)
-            raise click.ClickException(
-                f"There is no pod {within}/{name}; see them with kubectl get pods -n {within}{near}"
-            )
+            raise await parameters.no_such(api, PODS, name, within)
         seen = (await guard_of(api))(found[0])
-        return seen, await _case(api, seen.group, within)
+        return seen, await _asked(api, seen.group, within)
 
     asked, case = _recorded_pod(file, f"{within}/{name}") if file else target.ask(ask)
-    partly = not case.seen.visibility.whole
-    explanation = explain_pod(
+    answer = explanations.explain_pod(
         *(case.seen.fleet, asked, case.group, case.pods, case.home),
-        partly_seen=partly,
+        partly_seen=case.partly,
         everyone=case.seen.pods.values(),
     )
-    _answer(explanation, case, output, details=details)
+    _answer(answer, case, output, details=details)
 
 
 class _TemplateSpec(Struct, frozen=True):
@@ -152,61 +132,56 @@ class _WorkloadConditions(Struct, frozen=True):
     conditions: list[Condition] = field(default_factory=list)
 
 
-class _Workload(Struct, frozen=True):
+class _Workload(NamedObject, frozen=True):
     """What Deployments, StatefulSets, DaemonSets, ReplicaSets and Jobs have in common."""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: _TemplateSpec = _TemplateSpec()
     status: _WorkloadConditions = _WorkloadConditions()
 
 
-def _kind(kind: str, api: str = "apps/v1") -> Kind[_Workload]:
-    return Kind(api, kind, f"{kind.lower()}s", _Workload, namespaced=True)
-
-
-_REPLICA_SETS: Final = _kind("ReplicaSet")
-_WORKLOADS: Final = (
-    *(_kind("Deployment"), _kind("StatefulSet"), _kind("DaemonSet"), _REPLICA_SETS),
-    _kind("Job", "batch/v1"),
-)
+_APIS: Final = {"apps/v1": ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"), "batch/v1": ("Job",)}
+_WORKLOADS: Final = {
+    kind: Kind(api, kind, f"{kind.lower()}s", _Workload, namespaced=True)
+    for api, every in _APIS.items()
+    for kind in every
+}
 
 
 def _command(kind: Kind[_Workload]) -> None:
     """Adds `explain deployment`, and the like."""
 
     @explain.command(kind.kind.lower(), short_help=f"What the pods of a {kind.kind} have or wait for.")
-    @click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=completing_in_namespace(kind))
-    @in_namespace
-    @output_as("table", "json", "yaml")
-    @on_cluster
+    @click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=parameters.completing(kind))
+    @parameters.in_namespace
+    @parameters.output_as("table", "json", "yaml")
+    @parameters.on_cluster
     def workload(target: Target, name: str, namespace: str | None, output: str) -> None:
-        within, name = pod_named(name, namespace, target)
+        within, name = parameters.pod_named(name, namespace, target)
         answer = target.ask(lambda api: _explained(api, kind, name, within))
-        answer_with(answer, output, lambda: _workload_view(answer))
-        note(each.text for each in answer.unseen)
+        answer_with(answer, output, lambda: _workload_view(answer), (each.text for each in answer.unseen))
 
     workload.help = f"Explain a {kind.kind}: what its pods wait for or have, and what admission says of its template."
 
 
-for _each in _WORKLOADS:
+for _each in _WORKLOADS.values():
     _command(_each)
 
 
-async def _explained(api: "Api", kind: Kind[_Workload], name: str, namespace: str) -> WorkloadExplanation:
+async def _explained(api: Api, kind: Kind[_Workload], name: str, namespace: str) -> WorkloadExplanation:
     try:
         found = await api.get(kind, name, namespace)
     except NotFound:
-        near = await suggestion(api, kind, name, namespace)
-        text = f"There is no {kind.kind} {namespace}/{name}; see them with kubectl get {kind.plural} -n {namespace}"
-        raise click.ClickException(f"{text}{near}") from None
+        raise await parameters.no_such(api, kind, name, namespace) from None
     seen, owners = await look(api, namespace), [found]
     if kind.kind == "Deployment":
-        sets = await api.list(_REPLICA_SETS, namespace=namespace)
-        owners += [each for each in sets if each.metadata.controller and each.metadata.controller.uid == _uid(found)]
-    uids = {_uid(each) for each in owners}
+        sets = await api.list(_WORKLOADS["ReplicaSet"], namespace=namespace)
+        owners += [
+            each for each in sets if each.metadata.controller and each.metadata.controller.uid == found.metadata.uid
+        ]
+    uids = {each.metadata.uid for each in owners}
     pods = [pod for pod in seen.pods.values() if pod.metadata.controller and pod.metadata.controller.uid in uids]
     subject = f"{kind.kind} {namespace}/{name}"
-    answer = explain_workload(seen.fleet, subject, pods, seen.groups, seen.pods.values())
+    answer = explanations.explain_workload(seen.fleet, subject, pods, seen.groups, seen.pods.values())
     template = found.spec.template
     concern = concern_of(template.metadata, template.spec.share, DEFAULTS.dialects)
     injection = inject(template, seen.groups.get(concern.group) if concern else None, settings=DEFAULTS)
@@ -214,17 +189,12 @@ async def _explained(api: "Api", kind: Kind[_Workload], name: str, namespace: st
     warnings = [*(dict.fromkeys(filter(None, told)) or injection.warnings), *(bypasses(template) if concern else ())]
     refused = await _refused(api, owners, namespace, has_pods=bool(pods)) or injection.refusal
     if concern is None and not (pods or refused):
-        answer = replace(
-            answer, message="its pods name no group and ask for no share, so deviceshare leaves them alone"
-        )
+        alone = "its pods name no group and ask for no share, so deviceshare leaves them alone"
+        answer = replace(answer, message=alone)
     return replace(answer, not_created=refused, warnings=warnings, unseen=list(seen.unseen))
 
 
-def _uid(workload: _Workload) -> str:
-    return workload.metadata.uid
-
-
-async def _refused(api: "Api", owners: list[_Workload], namespace: str, *, has_pods: bool) -> str:
+async def _refused(api: Api, owners: list[_Workload], namespace: str, *, has_pods: bool) -> str:
     """Why the controller can't create pods: Deployments and ReplicaSets have a condition, others only Events."""
     for each in reversed(owners):
         if said := next(
@@ -234,7 +204,7 @@ async def _refused(api: "Api", owners: list[_Workload], namespace: str, *, has_p
     if has_pods:  # what was said before is over
         return ""
     with suppress(Forbidden):
-        chosen = f"involvedObject.uid={_uid(owners[0])},reason=FailedCreate"
+        chosen = f"involvedObject.uid={owners[0].metadata.uid},reason=FailedCreate"
         events = await api.list(EVENTS, namespace=namespace, field_selector=chosen)
         return max(events, key=lambda event: event.last_timestamp or "").message if events else ""
     return ""
@@ -253,28 +223,26 @@ def _workload_view(answer: WorkloadExplanation) -> list[Part]:
     return parts
 
 
-async def _case(api: "Api", name: str, namespace: str) -> Case:
-    seen = await look(api, namespace)
-    found = seen.groups.get(name)
-    home = seen.fleet.node(found.node) if found else None
-    if found and found.node and home is None:  # only shared nodes were listed: is it deleted, or no longer shared?
-        with suppress(NotFound, Forbidden):
-            home = await api.get(NODES, found.node)
-    return Case(seen, found, home)
-
-
-def _recorded(file: Path, name: str) -> Case:
-    """As it is in a snapshot's file."""
-    seen = replayed(read(file))
+def _case(seen: ClusterSnapshot, name: str) -> Case:
     found = seen.groups.get(name)
     return Case(seen, found, seen.fleet.node(found.node) if found else None)
 
 
+async def _asked(api: Api, name: str, namespace: str) -> Case:
+    case = _case(await look(api, namespace), name)
+    if case.group and case.group.node and case.home is None:
+        with suppress(NotFound, Forbidden):  # only shared nodes were listed: is it deleted, or no longer shared?
+            return case._replace(home=await api.get(NODES, case.group.node))
+    return case
+
+
 def _recorded_pod(file: Path, key: str) -> tuple[Pod, Case]:
-    pods = {pod.metadata.key: pod for pod in read(file).pods}
+    recorded = read(file)
+    pods = {pod.metadata.key: pod for pod in recorded.pods}
     if key not in pods:
-        raise click.ClickException(f"{file} has no pod {key}, or it wants no devices{did_you_mean(key, pods)}")
-    return pods[key], _recorded(file, pods[key].group)
+        near = parameters.did_you_mean(key, pods)
+        raise click.ClickException(f"{file} has no pod {key}, or it wants no devices{near}")
+    return pods[key], _case(replayed(recorded), pods[key].group)
 
 
 def _answer(explanation: Explanation, case: Case, output: str, *, details: bool) -> None:
@@ -284,8 +252,7 @@ def _answer(explanation: Explanation, case: Case, output: str, *, details: bool)
         known = {name: fact for name, fact in answer.facts.items() if not name.startswith("would ")}
         not_compared = f"{labels_text(selector)}, which the verdicts leave out: you can't list nodes"
         answer = replace(answer, facts={**known, "nodeSelector": not_compared})
-    answer_with(answer, output, lambda: view(answer, details=details))
-    note(each.text for each in case.seen.unseen)
+    answer_with(answer, output, lambda: view(answer, details=details), (each.text for each in answer.unseen))
 
 
 def view(explanation: Explanation, *, details: bool) -> list[Part]:
@@ -296,9 +263,12 @@ def view(explanation: Explanation, *, details: bool) -> list[Part]:
     if explanation.facts:
         parts += ["", table(("", ""), ((styled(name, "bold"), fact) for name, fact in explanation.facts.items()))]
     if explanation.nodes:
-        shown = None if details else SHOWN
-        nodes = partial(_nodes, details=details)
-        parts += ["", *folded_parts(explanation.nodes, nodes, shown, "node", summary=_summary)]
+
+        def fitting(rest: list[NodeVerdict]) -> str:
+            return f"{fits} of them fit" if (fits := sum(node.fits for node in rest)) else "none of them fits"
+
+        nodes, shown = partial(_nodes, details=details), None if details else SHOWN
+        parts += ["", *folded(explanation.nodes, nodes, shown, "node", summary=fitting)]
     return parts
 
 
@@ -339,8 +309,3 @@ def _verdict(node: NodeVerdict) -> Cell:
     why = f", {node.why_these}" if node.why_these else ""
     score = "fits" if node.score is None else f"fits, scores {node.score} of 10"
     return joined(styled(score, "green"), f"; would get {held}{why}" if held else "")
-
-
-def _summary(rest: list[NodeVerdict]) -> str:
-    fits = sum(node.fits for node in rest)
-    return f"{fits} of them fit" if fits else "none of them fits"

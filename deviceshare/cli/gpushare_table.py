@@ -30,14 +30,8 @@ class _Cards(NamedTuple):
     node: str
     address: str
     devices: dict[int, DeviceView]
-
-    @property
-    def total(self) -> int:
-        return sum(map(_total, self.devices.values()))
-
-    @property
-    def allocated(self) -> int:
-        return sum(map(_taken, self.devices.values()))
+    total: int
+    allocated: int
 
 
 def show_table(picture: Picture, *, details: bool) -> None:
@@ -83,7 +77,8 @@ def _of(view: NodeView) -> list[DeviceView]:
 
 def _cards(view: NodeView) -> _Cards:
     devices = {device.index: device for device in _of(view) if device.memory_mib}
-    return _Cards(printable(view.name), printable(view.address) or UNKNOWN, devices)
+    total, allocated = (sum(map(amount, devices.values())) for amount in (_total, _taken))
+    return _Cards(printable(view.name), printable(view.address) or UNKNOWN, devices, total, allocated)
 
 
 def _details(node: _Cards, columns: Sequence[int]) -> list[str]:

@@ -25,7 +25,7 @@ Examples:
 \b
 Exit codes: 0 shown, 1 failed or no such node, 2 wrong flags.""",
 )
-@click.argument("node", required=False, shell_complete=complete_nodes)
+@click.argument("node", default="", shell_complete=complete_nodes)
 @click.option("-d", "--details", is_flag=True, help="Every device; nothing folded. Naming a node does that, too.")
 @output_as("table", "wide", "json", "yaml", "cgpu")
 @click.option("-w", "--watch", is_flag=True, help="Show it again at each change, until Ctrl-C.")
@@ -33,14 +33,7 @@ Exit codes: 0 shown, 1 failed or no such node, 2 wrong flags.""",
 @on_snapshot
 @on_cluster
 def inspect(
-    target: Target,
-    node: str | None,
-    output: str,
-    namespace: str | None,
-    file: Path | None,
-    *,
-    details: bool,
-    watch: bool,
+    target: Target, node: str, output: str, namespace: str | None, file: Path | None, *, details: bool, watch: bool
 ) -> None:
     """Show nodes and their devices, who has them or parts of them, who has turns, and what pods wait for.
 
@@ -54,7 +47,7 @@ def inspect(
     from deviceshare.cli import gpushare_table, inspect_view, snapshot  # noqa: PLC0415
     from deviceshare.cli.output import answer_with, note  # noqa: PLC0415
 
-    within, full, wide = namespace or target.namespace, details or node is not None, output == "wide"
+    within, full, wide = namespace or target.namespace, details or bool(node), output == "wide"
     if watch:
         with suppress(KeyboardInterrupt):
             target.ask(lambda api: inspect_view.follow(api, within, node, details=full, wide=wide), seconds=None)

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import click
 from msgspec.structs import replace
@@ -18,21 +18,21 @@ from deviceshare.cli.cluster import ANSWER_SECONDS
 from deviceshare.cli.output import (
     SHOWN,
     Cell,
+    FilteringConsole,
     Part,
     Row,
     age,
     folded,
-    folded_parts,
     group_name,
     indented,
     joined,
     natural,
     note,
-    on_terminal,
     screen,
     spaced,
     styled,
     table,
+    tabled,
 )
 from deviceshare.cli.parameters import did_you_mean
 from deviceshare.cli.snapshot import ClusterSnapshot, mirrored, seen
@@ -46,11 +46,7 @@ from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.shares import WHOLE
 from deviceshare.domain.placement.device_states import Use
 from deviceshare.domain.wording import counted, listed
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
-
-Section = list[Part]
+from deviceshare.kube.api import Api
 
 FULL, PARTLY, IDLE, TROUBLED = "full", "partly used", "free", "in trouble"
 _URGENCY: Final = (TROUBLED, PARTLY, FULL, IDLE)
@@ -73,11 +69,11 @@ TICK_SECONDS = 10.0
 LOST = "The cluster does not answer; this is its last known state. Retrying."
 
 
-def picture(seen: ClusterSnapshot, node: str | None) -> Picture:
-    """The picture of the cluster, or of one node."""
+def picture(seen: ClusterSnapshot, node: str) -> Picture:
+    """The picture of the cluster, or of the node of this name."""
     whole = draw(seen.fleet, seen.groups.values(), seen.pods.values(), partly_seen=not seen.visibility.whole)
     whole = replace(whole, unseen=list(seen.unseen))
-    if node is None:
+    if not node:
         return whole
     one = whole.of(node)
     if one is None:
@@ -89,7 +85,7 @@ def picture(seen: ClusterSnapshot, node: str | None) -> Picture:
     return one
 
 
-async def follow(api: "Api", namespace: str, node: str | None, *, details: bool, wide: bool) -> None:
+async def follow(api: Api, namespace: str, node: str, *, details: bool, wide: bool) -> None:
     """Draws until cancelled: on a terminal over what was there, elsewhere below it. Pods are those of `namespace` where
     the whole cluster's can't be listed. Once the cluster could be read, it is retried, and the drawing says so.
     """
@@ -100,7 +96,7 @@ async def follow(api: "Api", namespace: str, node: str | None, *, details: bool,
     for mirror in mirrors.by_name.values():
         mirror.subscribe(lambda _: changed.set())
     tasks = [asyncio.create_task(mirror.run(), name=name) for name, mirror in mirrors.by_name.items()]
-    looked_at, last = on_terminal(), None
+    looked_at, last = FilteringConsole().is_terminal, None
     try:
         with screen() as put:
             while True:
@@ -124,17 +120,20 @@ async def follow(api: "Api", namespace: str, node: str | None, *, details: bool,
 def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[Part]:
     """The sections, with an empty line between; `details` shows every device and folds nothing."""
     shown = None if details else SHOWN
+    waits = waiting(picture.waiting, shown, now)
+    if shown and (why := next((f"pod {pod.pod}" for pod in picture.waiting if pod.why.details), "")):
+        waits.append(styled(f"Why on each node: deviceshare explain {why}", "dim"))
     sections = [
         _devices(picture, wide=wide) if details else nodes(picture, shown, wide=wide),
         _groups(picture, shown, now, names=details or wide),
         reported_turns_table(picture.nodes, shown, now),
-        folded(("TROUBLE", "WHAT", "WHAT TO DO"), troubles(picture), Trouble.rows, shown, "trouble"),
-        _waiting(picture, shown, now),
+        folded(troubles(picture), tabled(("TROUBLE", "WHAT", "WHAT TO DO"), Trouble.rows), shown, "trouble"),
+        waits,
     ]
     return [*spaced(sections), *total(picture)]
 
 
-def nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
+def nodes(picture: Picture, shown: int | None, *, wide: bool) -> list[Part]:
     """A line for each node and resource: who has which devices."""
 
     def rows(node: NodeView) -> Iterator[Row]:
@@ -153,10 +152,8 @@ def nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
         return ", ".join(f"{counts[state]} {state}" for state in _URGENCY if counts[state])
 
     columns = ("NODE", "RESOURCE", "USED", *(("MODEL", "MEMORY", "DRIVER") if wide else ()), "DEVICES")
-    by_name = sorted(picture.nodes, key=lambda node: natural(node.name))
-    return folded(
-        columns, by_name, rows, shown, "node", urgency=lambda node: _URGENCY.index(_state(node)), summary=states
-    )
+    lines, by_name = tabled(columns, rows), sorted(picture.nodes, key=lambda node: natural(node.name))
+    return folded(by_name, lines, shown, "node", urgency=lambda node: _URGENCY.index(_state(node)), summary=states)
 
 
 def _state(node: NodeView) -> str:
@@ -216,7 +213,7 @@ def _holder(device: DeviceView) -> Cell:
     return styled(f"{words} for {device.serves}" if device.serves and device.use is Use.FREE else words, style)
 
 
-def _devices(picture: Picture, *, wide: bool) -> Section:
+def _devices(picture: Picture, *, wide: bool) -> list[Part]:
     def rows(node: NodeView) -> Iterator[Row]:
         name, withheld = node.name, set[str]()
         for device in node.devices:
@@ -239,7 +236,7 @@ def _devices(picture: Picture, *, wide: bool) -> Section:
     columns = ("NODE", "DEVICE", "USE", "BY", "HEALTH", *(("MODEL", "MEMORY", "UUID") if wide else ()))
     nodes = sorted(picture.nodes, key=lambda node: natural(node.name))
     parts = [row for node in nodes for row in shares(node)]
-    section = folded(columns, nodes, rows, None, "node")
+    section = folded(nodes, tabled(columns, rows), None, "node")
     return [*section, "", table(("SHARE", "PART", "OF"), parts)] if parts else section
 
 
@@ -276,7 +273,7 @@ def _memory(device: DeviceView) -> str:
     return f"{device.memory_mib / 1024:.0f} GiB" if device.memory_mib else ""
 
 
-def _groups(picture: Picture, shown: int | None, now: datetime, *, names: bool) -> Section:
+def _groups(picture: Picture, shown: int | None, now: datetime, *, names: bool) -> list[Part]:
     def rows(group: GroupView) -> Iterator[Row]:
         held = " ".join(f"{resource} {indices}" for resource, indices in sorted(group.devices.items()))
         wants = " ".join(f"{count} {resource}" for resource, count in sorted(group.wants.items()))
@@ -293,10 +290,8 @@ def _groups(picture: Picture, shown: int | None, now: datetime, *, names: bool) 
             ),
         )
 
-    columns = ("GROUP", "PHASE", "NODE", "DEVICES", "PODS")
-    return folded(
-        columns, picture.groups, rows, shown, "group", urgency=lambda group: (not group.ailment, not group.waiting)
-    )
+    lines = tabled(("GROUP", "PHASE", "NODE", "DEVICES", "PODS"), rows)
+    return folded(picture.groups, lines, shown, "group", urgency=lambda group: (not group.ailment, not group.waiting))
 
 
 class Trouble(NamedTuple):
@@ -314,14 +309,22 @@ def troubles(picture: Picture) -> Iterator[Trouble]:
     """Unreadable objects, unhealthy devices, trespasses, exceeded shares, then what else keeps groups from working."""
     devices = [(node, device) for node in picture.nodes for device in node.devices]
     broken = [(node, device) for node, device in devices if not device.health.sound]
-    for each in picture.unreadable:
-        yield Trouble(f"{each.kind} {each.name}", f"can't be read: {each.fault}", each.cure)
+    for lost in picture.unreadable:
+        yield Trouble(f"{lost.kind} {lost.name}", f"can't be read: {lost.fault}", lost.cure)
     for node, device in broken:
         yield _broken(node, device)
     for node, device in devices:
-        yield from _trespasses(node, device)
+        for each in device.trespasses:
+            whose = f"of pod {each.pod}" if each.pod else "outside of any pod"
+            cure = f"kubectl delete pod -n {each.pod.replace('/', ' ')}" if each.pod else f"end it on {node.name}"
+            pods = f"; {named([part.pod for part in device.parts])} share it" if device.use is Use.SHARED else ""
+            whom = f"; group {device.group} holds it" if device.group else pods
+            yield Trouble(_name(node, device), f"process {quoted(each.process)} {whose} uses it{whom}", cure)
     for node, device in devices:
-        yield from _overuses(node, device)
+        whom = f"; group {device.group} holds the device" if device.group else ""
+        for over in device.overuses:
+            since = f" (since {over.since})" if over.since else ""
+            yield Trouble(_name(node, device), f"pod {over.pod}: {overuse_text(over)}{since}{whom}", OVERUSE_CURE)
     explained = {device.group for _, device in broken}
     for group in picture.groups:
         if group.ailment and group.name not in explained:
@@ -342,33 +345,11 @@ def _broken(node: NodeView, device: DeviceView) -> Trouble:
     return Trouble(_name(node, device), what + lost + since, cure)
 
 
-def _trespasses(node: NodeView, device: DeviceView) -> Iterator[Trouble]:
-    for each in device.trespasses:
-        whose = f"of pod {each.pod}" if each.pod else "outside of any pod"
-        cure = f"kubectl delete pod -n {each.pod.replace('/', ' ')}" if each.pod else f"end it on {node.name}"
-        pods = f"; {named([part.pod for part in device.parts])} share it" if device.use is Use.SHARED else ""
-        whom = f"; group {device.group} holds it" if device.group else pods
-        yield Trouble(_name(node, device), f"process {quoted(each.process)} {whose} uses it{whom}", cure)
-
-
-def _overuses(node: NodeView, device: DeviceView) -> Iterator[Trouble]:
-    for each in device.overuses:
-        since = f" (since {each.since})" if each.since else ""
-        whose = f"; group {device.group} holds the device" if device.group else ""
-        yield Trouble(_name(node, device), f"pod {each.pod}: {overuse_text(each)}{since}{whose}", OVERUSE_CURE)
-
-
 def _name(node: NodeView, device: DeviceView) -> str:
     return f"{node.name} {device.resource} {device.index}"
 
 
-def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
-    section = waiting(picture.waiting, shown, now)
-    why = next((f"pod {pod.pod}" for pod in picture.waiting if pod.why.details), "")
-    return [*section, styled(f"Why on each node: deviceshare explain {why}", "dim")] if why and shown else section
-
-
-def waiting(waits: Iterable[WaitingPod], shown: int | None, now: datetime) -> Section:
+def waiting(waits: Iterable[WaitingPod], shown: int | None, now: datetime) -> list[Part]:
     """Waiting pods, those of one workload together, and their reasons; in full where `shown` is None."""
     alike: defaultdict[tuple[str, str, str], list[WaitingPod]] = defaultdict(list)
     for pod in waits:
@@ -390,7 +371,7 @@ def waiting(waits: Iterable[WaitingPod], shown: int | None, now: datetime) -> Se
     def pods_of(rest: list[list[WaitingPod]]) -> str:
         return counted(sum(map(len, rest)), "pod")
 
-    return folded_parts(alike.values(), parts, shown, "line", summary=pods_of)
+    return folded(alike.values(), parts, shown, "line", summary=pods_of)
 
 
 def total(picture: Picture) -> list[Cell]:

@@ -23,10 +23,9 @@ _OF_PACKAGES: Final = {
 """Commands with a package of their own, which may be missing: the wheel and the image have no sandbox, the single-file
 CLI none of them.
 """
-_ASKING: Final = ("doctor", "explain", "inspect", "plan", "smi", "snapshot", "top")
-_CHANGING: Final = ("rebind", "recover", "resize", "turn")
-_COMMANDS: Final = {name: home for name, (package, home) in _OF_PACKAGES.items() if find_spec(package)} | {
-    name: f"deviceshare.cli.{name}" for name in (*_ASKING, *_CHANGING)
+_OURS: Final = ("doctor", "explain", "inspect", "plan", "rebind", "recover", "resize", "smi", "snapshot", "top", "turn")
+_COMMANDS: Final = {name: f"deviceshare.cli.{name}" for name in _OURS} | {
+    name: home for name, (package, home) in _OF_PACKAGES.items() if find_spec(package)
 }
 """The module that holds the command, under its name."""
 
@@ -49,9 +48,6 @@ class LazyGroup(click.Group):
     After click's own recipe: https://click.palletsprojects.com/en/stable/complex/#lazily-loading-subcommands
     """
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click asks with it
-        return sorted(_COMMANDS)
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == "sandbox" and cmd_name not in _COMMANDS:
             raise click.UsageError(_NO_SANDBOX, ctx)
@@ -60,15 +56,6 @@ class LazyGroup(click.Group):
         command = getattr(import_module(_COMMANDS[cmd_name]), cmd_name)
         assert isinstance(command, click.Command)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggests commands that are not imported yet, too."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as error:
-            raise click.NoSuchCommand(error.command_name, possibilities=self.list_commands(ctx), ctx=ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Prints errors as answers are printed: without control characters (cli/output.py)."""
@@ -81,6 +68,7 @@ class LazyGroup(click.Group):
 
 @click.group(
     cls=LazyGroup,
+    commands={name: click.Command(name) for name in _COMMANDS},  # stand-ins, by whose names click lists and suggests
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=f"""\b
 Examples:{_SANDBOX_EXAMPLES if "sandbox" in _COMMANDS else ""}

@@ -16,25 +16,16 @@ import yaml
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from deviceshare.cli.parameters import NamedObject
 from deviceshare.domain import contract
+from deviceshare.domain.objects import workloads
 from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.groups import Group, NamespaceObject
+from deviceshare.domain.objects.hardware import NO_HARDWARE
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node, NodeStatus
-from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta, decoder_of
+from deviceshare.domain.objects.object_decoder import Condition, NamedObject, ObjectMeta, decoder_of
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.workloads import (
-    DAEMON_SET,
-    WORKLOADS,
-    CronJob,
-    Template,
-    Workload,
-    count_of,
-    pod_of,
-    pods_of,
-    templates_in,
-)
+from deviceshare.domain.objects.workloads import DAEMON_SET, WORKLOADS, CronJob, Template, Workload
 from deviceshare.domain.placement.inventory import take
 from deviceshare.domain.placement.shared_resources import memory_mib
 from deviceshare.domain.wording import counted
@@ -73,19 +64,12 @@ class Manifests(Struct):
 
     def add(self, found: Any) -> None:
         """An object that has a place here; others are left out."""
-        match found:
-            case Group():
-                self.groups[found.name] = found
-            case Pod():
-                self.pods.append(found)
-            case NamespaceObject():
-                self.namespaces.append(found)
-            case DeviceQuota():
-                self.quotas.append(found)
-            case Node():
-                self.nodes.append(found)
-            case NodeDevices():
-                self.ledgers.append(found)
+        homes: dict[type, list[Any]] = {Pod: self.pods, NamespaceObject: self.namespaces, DeviceQuota: self.quotas}
+        homes |= {Node: self.nodes, NodeDevices: self.ledgers}
+        if isinstance(found, Group):
+            self.groups[found.name] = found
+        elif type(found) in homes:
+            homes[type(found)].append(found)
 
 
 _Kinds = Mapping[str, type[Any]]
@@ -138,19 +122,19 @@ def _pods_of(document: "Document", found: object, notes: list[str]) -> Iterable[
         return made
     if isinstance(found, Workload):
         if document.kind == DAEMON_SET:
-            return [pod_of(found.spec.template, found.metadata.name, found.metadata.namespace)]
+            return [workloads.pod_of(found.spec.template, found.metadata.name, found.metadata.namespace)]
         return _numbered(document, document.kind, found)
     return [] if found is not None or document.kind in _WITHOUT_PODS else _of_templates(document, notes)
 
 
 def _numbered(document: "Document", kind: str, workload: Workload) -> list[Pod]:
-    count = document.few(count_of(kind, workload.spec))
-    return pods_of(workload.spec.template, workload.metadata.name, workload.metadata.namespace, count)
+    count = document.few(workloads.count_of(kind, workload.spec))
+    return workloads.pods_of(workload.spec.template, workload.metadata.name, workload.metadata.namespace, count)
 
 
 def _of_templates(document: "Document", notes: list[str]) -> Iterator[Pod]:
     """The pods of a custom resource; notes where their templates were found."""
-    found = list(templates_in(document.body))
+    found = list(workloads.templates_in(document.body))
     meta = document.read(NamedObject).metadata if found else ObjectMeta()
     for each in found:
         try:
@@ -159,8 +143,8 @@ def _of_templates(document: "Document", notes: list[str]) -> Iterator[Pod]:
             notes.append(f"{document.title}: the pod template at {each.path} can't be read and is left out: {error}")
             continue
         name = f"{meta.name}-{each.name}" if len(found) > 1 and each.name else meta.name
-        made = pods_of(template, name, meta.namespace, document.few(each.pods))
-        if pod_of(template, name, "").wants_devices:
+        made = workloads.pods_of(template, name, meta.namespace, document.few(each.pods))
+        if workloads.pod_of(template, name, "").wants_devices:
             pods = counted(len(made), "pod")
             notes.append(f"{document.title}: its pod template was found at {each.path}, planned as {pods}")
         yield from made
@@ -195,8 +179,7 @@ def _node(plain: PlainNode) -> Node:
 
 
 def _ledger(node: Node) -> NodeDevices:
-    ledger = NodeDevices(metadata=ObjectMeta(name=node.metadata.name))
-    offer = take(node, ledger.status.hardware, ledger.status.published)
+    offer = take(node, NO_HARDWARE)
     status = LedgerStatus(
         devices=list(offer.devices),
         withheld=list(offer.withheld),
@@ -204,7 +187,7 @@ def _ledger(node: Node) -> NodeDevices:
         for_shares=list(offer.for_shares),
         for_groups=list(offer.for_groups),
     )
-    return replace(ledger, status=status)
+    return NodeDevices(metadata=ObjectMeta(name=node.metadata.name), status=status)
 
 
 class UnreadableManifest(click.ClickException):

@@ -7,6 +7,7 @@ with `styled`). A test refuses every other module of the command line that print
 Tables are for people. JSON and YAML are for programs: their values are exact, with escapes of their own.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -97,28 +98,12 @@ def table(columns: Sequence[str], rows: Iterable[Row]) -> Grid:
     return made
 
 
+def tabled(columns: Sequence[str], rows: Callable[[T], Iterable[Row]]) -> Callable[[Iterable[T]], list[Part]]:
+    """Draws items as a table with the rows of each of them, for `folded`."""
+    return lambda items: [table(columns, (row for item in items for row in rows(item)))]
+
+
 def folded(
-    columns: Sequence[str],
-    items: Iterable[T],
-    rows: Callable[[T], Iterable[Row]],
-    shown: int | None,
-    noun: str,
-    *,
-    urgency: Callable[[T], Any] = lambda _: 0,
-    summary: Callable[[list[T]], str] = lambda _: "",
-) -> list[Part]:
-    """A table with the rows of each item, and a line that counts the items not shown; nothing where there is no item.
-
-    All are shown where `shown` is None. The lowest urgency is the most urgent.
-    """
-
-    def tabled(every: list[T]) -> list[Part]:
-        return [table(columns, (row for item in every for row in rows(item)))]
-
-    return folded_parts(items, tabled, shown, noun, urgency=urgency, summary=summary)
-
-
-def folded_parts(
     items: Iterable[T],
     parts: Callable[[list[T]], list[Part]],
     shown: int | None,
@@ -127,7 +112,10 @@ def folded_parts(
     urgency: Callable[[T], Any] = lambda _: 0,
     summary: Callable[[list[T]], str] = lambda _: "",
 ) -> list[Part]:
-    """The same with other parts than a table."""
+    """The items as `parts` draws them, and a line that counts those not shown; nothing where there is no item.
+
+    All are shown where `shown` is None. The lowest urgency is the most urgent.
+    """
     every, rest = list(items), list[T]()
     if not every:
         return []
@@ -212,12 +200,13 @@ def print_answer(answer: Any, format: str) -> None:
     click.echo(encoded(answer, format))
 
 
-def answer_with(answer: Any, output: str, parts: Callable[[], Iterable[Part]]) -> None:
-    """Prints an answer in the format that `--output` chose; `parts` draws it for people."""
+def answer_with(answer: Any, output: str, parts: Callable[[], Iterable[Part]], notes: Iterable[str] = ()) -> None:
+    """Prints an answer in the format that `--output` chose, then the notes; `parts` draws it for people."""
     if output in (TABLE, WIDE):
         show(*parts())
     else:
         print_answer(answer, output)
+    note(notes)
 
 
 def encoded(answer: Any, format: str) -> str:
@@ -231,17 +220,7 @@ def encoded(answer: Any, format: str) -> str:
         return yaml.safe_dump(msgspec.to_builtins(answer), allow_unicode=False, sort_keys=False).rstrip("\n")
     text = msgspec.json.format(msgspec.json.encode(answer)).decode()
     # Outside of strings this JSON holds no control characters but the line breaks of the formatting.
-    return "".join(sign if sign.isprintable() or sign == "\n" else _json_escape(sign) for sign in text)
-
-
-def _json_escape(sign: str) -> str:
-    units = sign.encode("utf-16-be")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
-
-
-def on_terminal() -> bool:
-    """Whether stdout is a terminal."""
-    return FilteringConsole().is_terminal
+    return "".join(sign if sign.isprintable() or sign == "\n" else json.dumps(sign)[1:-1] for sign in text)
 
 
 @contextmanager
@@ -253,10 +232,3 @@ def screen() -> Iterator[Callable[[Iterable[Part]], None]]:
         return
     with Live(console=console, auto_refresh=False) as live:
         yield lambda parts: live.update(_Stack(*parts), refresh=True)
-
-
-@contextmanager
-def waiting(doing: str) -> Iterator[None]:
-    """Shows on a terminal what is being waited for while the block runs."""
-    with FilteringConsole(stderr=True).status(styled(doing)):
-        yield

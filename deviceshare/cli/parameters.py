@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from msgspec import Struct, field
 
 from deviceshare.cli.cluster import CannotAsk, Target
 from deviceshare.domain import contract
-from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.object_decoder import NamedObject
 from deviceshare.domain.wording import listed
 from deviceshare.kube import kubeconfig
 from deviceshare.loops.ports import ApiError, Cluster, Kind
@@ -35,62 +34,40 @@ Command = Callable[..., Any]
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-class NamedObject(Struct, frozen=True):
-    """Any object, of which only the metadata are read."""
-
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
-
-
-def _kind(api_version: str, kind: str, plural: str, *, namespaced: bool = False) -> Kind[NamedObject]:
-    return Kind(api_version, kind, plural, NamedObject, namespaced=namespaced)
-
-
-_OURS: Final = f"{contract.API_GROUP}/{contract.API_VERSION}"
-_PODS: Final = _kind("v1", "Pod", "pods", namespaced=True)
-
-
-def _offered(
-    ctx: click.Context, incomplete: str, kind: Kind[Any], namespace: str | None = "", prefix: str = ""
-) -> list[str]:
-    """The names that begin with the incomplete word; None means the context's namespace."""
-    with redirect_stderr(io.StringIO()):
-        try:
-            import_module("deviceshare.kube.api")  # a slow import is not the cluster's delay
-            target = _target(ctx)
-            within = target.namespace if namespace is None else namespace
-            found = target.ask(lambda api: api.list(kind, namespace=within), seconds=SECONDS)
-        except Exception:  # noqa: BLE001 - whatever it is, a shell that completes has no place to say it
-            return []
-    return sorted(name for each in found if (name := prefix + each.metadata.name).startswith(incomplete))
-
-
 def _target(ctx: click.Context) -> Target:
     return Target(ctx.params.get("kubeconfig") or os.environ.get("KUBECONFIG"), ctx.params.get("context"))
 
 
-def _completing(kind: Kind[NamedObject]) -> Complete:
-    return lambda ctx, _, incomplete: _offered(ctx, incomplete, kind)
-
-
-complete_groups: Final = _completing(_kind(_OURS, contract.GROUP_KIND, "shareddevicegroups"))
-complete_nodes: Final = _completing(_kind(_OURS, contract.NODE_DEVICES_KIND, "nodedevices"))
-"""Of shared nodes, which have a NodeDevices of their name."""
-complete_namespaces: Final = _completing(_kind("v1", "Namespace", "namespaces"))
-
-
-def completing_in_namespace(kind: Kind[Any]) -> Complete:
-    """Completes names of the kind: of the namespace that the word names, or the flag, or the context."""
+def completing(kind: Kind[Any]) -> Complete:
+    """Completes names of the kind; if it has namespaces, of the one that the word, the flag or the context names."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        namespace, slash, _name = incomplete.partition("/")
-        if slash:
-            return _offered(ctx, incomplete, kind, namespace, f"{namespace}/")
-        return _offered(ctx, incomplete, kind, ctx.params.get("namespace"))
+        within, slash, _name = incomplete.partition("/") if kind.namespaced else ("", "", incomplete)
+        prefix = within + slash if slash else ""
+        with redirect_stderr(io.StringIO()):
+            try:
+                import_module("deviceshare.kube.api")  # a slow import is not the cluster's delay
+                target = _target(ctx)
+                if kind.namespaced and not slash:
+                    within = ctx.params.get("namespace") or target.namespace
+                found = target.ask(lambda api: api.list(kind, namespace=within), seconds=SECONDS)
+            except Exception:  # noqa: BLE001 - whatever it is, a shell that completes has no place to say it
+                return []
+        return sorted(name for each in found if (name := prefix + each.metadata.name).startswith(incomplete))
 
     return complete
 
 
-complete_pods: Final = completing_in_namespace(_PODS)
+_OURS: Final = f"{contract.API_GROUP}/{contract.API_VERSION}"
+complete_groups: Final = completing(
+    Kind(_OURS, contract.GROUP_KIND, "shareddevicegroups", NamedObject, namespaced=False)
+)
+complete_nodes: Final = completing(
+    Kind(_OURS, contract.NODE_DEVICES_KIND, "nodedevices", NamedObject, namespaced=False)
+)
+"""Of shared nodes, which have a NodeDevices of their name."""
+complete_namespaces: Final = completing(Kind("v1", "Namespace", "namespaces", NamedObject, namespaced=False))
+complete_pods: Final = completing(Kind("v1", "Pod", "pods", NamedObject, namespaced=True))
 
 
 def complete_group_or_pod(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -105,9 +82,8 @@ def complete_group_or_pod(ctx: click.Context, parameter: click.Parameter, incomp
 def complete_contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Names of the kubeconfig's contexts."""
     with suppress(CannotAsk):
-        return [
-            name for name in sorted(kubeconfig.load(_target(ctx).files or "").contexts) if name.startswith(incomplete)
-        ]
+        names = sorted(kubeconfig.load(_target(ctx).files or "").contexts)
+        return [name for name in names if name.startswith(incomplete)]
     return []
 
 
@@ -124,6 +100,14 @@ async def suggestion(api: Cluster, kind: Kind[Any], name: str, namespace: str = 
         return did_you_mean(name, [each.metadata.name for each in await api.list(kind, namespace=namespace)])
     except ApiError:
         return ""
+
+
+async def no_such(api: Cluster, kind: Kind[Any], name: str, namespace: str) -> click.ClickException:
+    """What is told who names an object that isn't there."""
+    noun = "pod" if kind.kind == "Pod" else kind.kind
+    see = f"see them with kubectl get {kind.plural} -n {namespace}"
+    near = await suggestion(api, kind, name, namespace)
+    return click.ClickException(f"There is no {noun} {namespace}/{name}; {see}{near}")
 
 
 def on_cluster(command: Command) -> Command:
@@ -149,22 +133,19 @@ def on_cluster(command: Command) -> Command:
     return file(chosen(with_target))
 
 
-def on_snapshot(command: Command) -> Command:
-    """Adds `--snapshot`."""
-    readable = click.Path(exists=True, dir_okay=False, path_type=Path)
-    told = "What deviceshare snapshot wrote into this file, instead of a cluster."
-    return click.option("--snapshot", "file", type=readable, help=told)(command)
-
-
-def in_namespace(command: Command) -> Command:
-    """Gives a click command `--namespace`, passed to it as `namespace`; None where that of the context is meant."""
-    return click.option(
-        "-n",
-        "--namespace",
-        metavar="NAME",
-        shell_complete=complete_namespaces,
-        help="Whose pods are meant; the namespace of the kubeconfig's context unless given.",
-    )(command)
+on_snapshot: Final = click.option(
+    "--snapshot",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What deviceshare snapshot wrote into this file, instead of a cluster.",
+)
+in_namespace: Final = click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    shell_complete=complete_namespaces,
+    help="Whose pods are meant; the namespace of the kubeconfig's context unless given.",
+)
 
 
 def output_as(*formats: str) -> Callable[[Command], Command]:

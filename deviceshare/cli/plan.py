@@ -8,23 +8,10 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
+from deviceshare.cli import inspect_view
+from deviceshare.cli import output as out
 from deviceshare.cli.cluster import Target
-from deviceshare.cli.inspect_view import nodes as nodes_table
-from deviceshare.cli.inspect_view import total, waiting
 from deviceshare.cli.manifests import Manifests, given, wanted
-from deviceshare.cli.output import (
-    SHOWN,
-    Part,
-    Row,
-    answer_with,
-    folded,
-    group_name,
-    indented,
-    joined,
-    note,
-    spaced,
-    styled,
-)
 from deviceshare.cli.parameters import complete_namespaces, on_cluster, output_as
 from deviceshare.cli.snapshot import ClusterSnapshot, labels_text, look, replayed, take_in
 from deviceshare.domain.admission.settings import OTHER_SCHEDULERS
@@ -81,14 +68,14 @@ def plan(
     within = namespace or (kubeconfig.DEFAULT if nodes else target.namespace)
     new = wanted(files, within)
     if not new.groups and not new.pods:
-        note(new.notes)
+        out.note(new.notes)
         raise click.UsageError(
             "The files hold no SharedDeviceGroup, and no pod or pod template that names one or asks for a share."
         )
     seen = replayed(given(nodes)) if nodes else target.ask(lambda api: look(api, within))
     answer = _plan(seen, new)
-    answer_with(answer, output, lambda: view(answer, details=details))
-    note([*answer.notes, *(each.text for each in seen.unseen)])
+    notes = [*answer.notes, *(each.text for each in answer.unseen)]
+    out.answer_with(answer, output, lambda: view(answer, details=details), notes)
     sys.exit(0 if answer.complete else WAITS)
 
 
@@ -130,34 +117,27 @@ def _everywhere(seen: ClusterSnapshot, new: Manifests) -> Iterator[Pod]:
                 yield pod_on(known, node.metadata.name)
 
 
-def view(plan: Plan, *, details: bool) -> list[Part]:
+def view(plan: Plan, *, details: bool) -> list[out.Part]:
     """The sections, with an empty line between; `details` adds the nodes and folds nothing."""
-    shown = None if details else SHOWN
+    shown, placed = None if details else out.SHOWN, [group for group in plan.groups if group.node]
     sections = [
-        _placed(plan, shown),
-        _shares(plan, shown),
+        out.folded(placed, out.tabled(("GROUP", "NODE", "DEVICES", "PODS", "WHY"), _placed), shown, "group"),
+        out.folded(plan.pods, out.tabled(("POD", "NODE", "SHARE", "GROUP", "WHY"), _share), shown, "pod"),
         _waiting(plan, shown),
-        nodes_table(plan.after, None, wide=False) if details else [],
+        inspect_view.nodes(plan.after, None, wide=False) if details else [],
     ]
-    return [*spaced(sections), styled("Then", "bold"), *total(plan.after)]
+    return [*out.spaced(sections), out.styled("Then", "bold"), *inspect_view.total(plan.after)]
 
 
-def _placed(plan: Plan, shown: int | None) -> list[Part]:
-    def rows(placement: Placement) -> Iterator[Row]:
-        held = " ".join(f"{resource} {indices}" for resource, indices in placement.devices.items())
-        why = "; ".join(filter(None, (_where(placement.equals, already=placement.already), placement.why_these)))
-        yield group_name(placement.group), styled(placement.node, "green"), held, str(len(placement.pods)), why
-
-    placed = [placement for placement in plan.groups if placement.node]
-    return folded(("GROUP", "NODE", "DEVICES", "PODS", "WHY"), placed, rows, shown, "group")
+def _placed(group: Placement) -> Iterator[out.Row]:
+    held = " ".join(f"{resource} {indices}" for resource, indices in group.devices.items())
+    why = "; ".join(filter(None, (_where(group.equals, already=group.already), group.why_these)))
+    yield out.group_name(group.group), out.styled(group.node, "green"), held, str(len(group.pods)), why
 
 
-def _shares(plan: Plan, shown: int | None) -> list[Part]:
-    def rows(pod: PlacedPod) -> Iterator[Row]:
-        where = _where(pod.equals, already=pod.already, only=bool(pod.group))
-        yield pod.pod, styled(pod.node, "green"), parts_text(pod.shares), group_name(pod.group), where
-
-    return folded(("POD", "NODE", "SHARE", "GROUP", "WHY"), plan.pods, rows, shown, "pod")
+def _share(pod: PlacedPod) -> Iterator[out.Row]:
+    where = _where(pod.equals, already=pod.already, only=bool(pod.group))
+    yield pod.pod, out.styled(pod.node, "green"), parts_text(pod.shares), out.group_name(pod.group), where
 
 
 def _where(equals: int, *, already: bool, only: bool = False) -> str:
@@ -168,11 +148,11 @@ def _where(equals: int, *, already: bool, only: bool = False) -> str:
     return f"as good as {counted(equals, 'other node')}" if equals else "the best node"
 
 
-def _waiting(plan: Plan, shown: int | None) -> list[Part]:
+def _waiting(plan: Plan, shown: int | None) -> list[out.Part]:
     named = {pod.group for pod in plan.waiting}
-    parts = waiting(plan.waiting, shown, datetime.now(UTC))
+    parts = inspect_view.waiting(plan.waiting, shown, datetime.now(UTC))
     for group in (each for each in plan.groups if not each.node and each.group not in named):
-        parts = parts or [styled("WAITING", "bold")]
-        parts += [joined("group ", group_name(group.group)), indented([(group.message,)])]
+        parts = parts or [out.styled("WAITING", "bold")]
+        parts += [out.joined("group ", out.group_name(group.group)), out.indented([(group.message,)])]
     why = shown and any(pod.why.details for pod in plan.waiting)
-    return [*parts, styled("Why on each node: -d", "dim")] if why else parts
+    return [*parts, out.styled("Why on each node: -d", "dim")] if why else parts

@@ -4,15 +4,14 @@ The command requests that of the leader by an annotation of the holder, and wait
 """
 
 import secrets
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from deviceshare import timestamps
-from deviceshare.cli.cluster import Target, poll, retry_on_conflict
+from deviceshare.cli.cluster import OUTCOME_SECONDS, Target, poll, retry_on_conflict
 from deviceshare.cli.output import say
-from deviceshare.cli.parameters import complete_group_or_pod, in_namespace, on_cluster, pod_named, suggestion
+from deviceshare.cli.parameters import complete_group_or_pod, in_namespace, no_such, on_cluster, pod_named, suggestion
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import parts_text
 from deviceshare.domain.objects.devices import described
@@ -24,10 +23,7 @@ from deviceshare.domain.placement import replacement
 from deviceshare.domain.placement.device_states import device_states, held_by
 from deviceshare.domain.placement.replacement import Replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.ports import Cluster, Kind, NotFound
-
-ANSWER_SECONDS: Final = 30.0
-"""A leader that died is replaced within this time."""
+from deviceshare.loops.ports import Cluster, NotFound
 
 
 @click.command(
@@ -57,28 +53,10 @@ def rebind(target: Target, name: tuple[str, ...], namespace: str | None) -> None
     Containers see their new devices when they restart; where devices are injected by CDI, pods have to be recreated.
     What a pod had before stays reserved until the pod has ended.
     """
-    if len(name) == 1:
-        say(target.ask(lambda api: ask(api, name[0])))
-        return
-    if len(name) > 2 or name[0] != "pod":
+    if len(name) > 2 or (len(name) == 2 and name[0] != "pod"):
         raise click.UsageError("Name a group, or a pod as pod NAMESPACE/NAME.")
-    within, pod = pod_named(name[1], namespace, target)
-    say(target.ask(lambda api: ask_for_pod(api, within, pod)))
-
-
-async def ask(api: Cluster, name: str) -> str:
-    """Requests a rebind of the group, and returns the outcome as a sentence.
-
-    Raises:
-        ClickException: the devices were not replaced; the text says why and what to do.
-        ApiError: a request failed.
-    """
-    return await _ask(api, lambda: _group(api, name))
-
-
-async def ask_for_pod(api: Cluster, namespace: str, name: str) -> str:
-    """Requests a rebind of the pod's share, and returns the outcome as a sentence; raises what `ask` does."""
-    return await _ask(api, lambda: _pod(api, namespace, name))
+    within, holder = pod_named(name[1], namespace, target) if len(name) == 2 else ("", name[0])
+    say(target.ask(lambda api: ask(api, holder, within)))
 
 
 class Asked(NamedTuple):
@@ -87,69 +65,52 @@ class Asked(NamedTuple):
     by: Group | Pod
     ledger: NodeDevices
     claim: Claim
-
-    @property
-    def who(self) -> str:
-        """As `group team`."""
-        return f"group {self.by.name}" if isinstance(self.by, Group) else f"pod {self.by.metadata.key}"
-
-    @property
-    def has(self) -> str:
-        is_group = isinstance(self.by, Group)
-        devices = described(self.claim.devices) if is_group else parts_text(current(self.claim.shares))
-        return f"{devices} on node {self.ledger.node}"
-
-    @property
-    def outcome(self) -> str:
-        """The command that shows what the leader says of it."""
-        meta = self.by.metadata
-        where = "sdg" if isinstance(self.by, Group) else f"pod -n {meta.namespace}"
-        return f"kubectl describe {where} {meta.name}"
-
-    @property
-    def cure(self) -> str:
-        """What to do where nothing can replace its devices."""
-        if isinstance(self.by, Pod):
-            return (
-                f"delete and recreate it (kubectl delete pod -n {self.by.metadata.namespace} {self.by.metadata.name})"
-            )
-        mine = held_by(device_states(self.ledger), self.by.uid)
-        names = " ".join(each.device.uuid or str(each.device.index) for each in mine if each.unhealthy)
-        recover = f", or repair one and report it with deviceshare recover {self.ledger.node} {names}" if names else ""
-        return f"free a device{recover}"
-
-    def judged(self) -> Replacement:
-        if isinstance(self.by, Group):
-            return replacement.judge_group(self.ledger, self.by.uid)
-        return replacement.judge_share(self.ledger, self.by)
+    who: str
+    """As `group team`."""
+    has: str
+    outcome: str
+    """The command that shows what the leader says of it."""
+    cure: str
+    """What to do where nothing can replace its devices."""
+    verdict: Replacement
 
 
-async def _ask(api: Cluster, look: Callable[[], Awaitable[Asked]]) -> str:
-    async def request() -> tuple[Asked, Replacement]:
+async def ask(api: Cluster, name: str, namespace: str = "") -> str:
+    """Requests a rebind of the group or, in a namespace, of the pod's share, and returns the outcome as a sentence.
+
+    Raises:
+        ClickException: the devices were not replaced; the text says why and what to do.
+        ApiError: a request failed.
+    """
+
+    async def look() -> Asked:
+        return await (_pod(api, namespace, name) if namespace else _group(api, name))
+
+    async def request() -> Asked:
         seen = await look()
-        verdict, meta = seen.judged(), seen.by.metadata
-        if verdict.replacements:
-            kind: Kind[Any] = GROUPS if isinstance(seen.by, Group) else PODS
+        meta = seen.by.metadata
+        if seen.verdict.replacements:
+            kind = GROUPS if isinstance(seen.by, Group) else PODS
             changes = {"resourceVersion": meta.resource_version, "annotations": {contract.REBIND: new_token()}}
             await api.patch(kind, meta.name, {"metadata": changes}, namespace=meta.namespace)
-        return seen, verdict
+        return seen
 
     async def answer() -> Asked | None:
         now = await look()
         return now if now.claim.rebound == now.by.rebind != "" else None
 
-    before, verdict = await retry_on_conflict(request)
-    who, is_group = before.who, isinstance(before.by, Group)
+    before = await retry_on_conflict(request)
+    who, verdict, is_group = before.who, before.verdict, isinstance(before.by, Group)
     subject = f"{who[0].upper()}{who[1:]}"
     if not verdict.broken:
         devices = f"All devices of {who}" if is_group else f"All devices of which {who} has a share"
         return f"{devices} are healthy: it keeps {before.has}."
     if verdict.obstacle:
         raise click.ClickException(f"{subject} {verdict.obstacle}: {before.cure}")
-    after = await poll(answer, doing=f"Waiting for other devices for {who}", seconds=ANSWER_SECONDS)
+    after = await poll(answer, doing=f"Waiting for other devices for {who}")
     if after is None:
         raise click.ClickException(
-            f"deviceshare has not answered within {ANSWER_SECONDS:g} s. It will when it runs; see that with"
+            f"deviceshare has not answered within {OUTCOME_SECONDS:g} s. It will when it runs; see that with"
             f" kubectl get pods -A -l app.kubernetes.io/name={contract.NAME}, and the outcome with {before.outcome}"
         )
     if kept := [each for each in verdict.broken if any(replacement.same(each, now) for now in after.claim.devices)]:
@@ -200,11 +161,28 @@ async def _group(api: Cluster, name: str) -> Asked:
         f"The claim of group {name} on node {group.node} is missing and is restored from its pods; without any the"
         f" group leaves the node. Retry once deviceshare inspect {group.node} shows it"
     )
-    return Asked(group, *await _claim(api, group.node, group.uid, missing))
+    ledger, claim = await _claim(api, group.node, group.uid, missing)
+    mine = held_by(device_states(ledger), group.uid)
+    names = " ".join(each.device.uuid or str(each.device.index) for each in mine if each.unhealthy)
+    recover = f", or repair one and report it with deviceshare recover {ledger.node} {names}" if names else ""
+    return Asked(
+        *(group, ledger, claim, f"group {name}"),
+        has=f"{described(claim.devices)} on node {ledger.node}",
+        outcome=f"kubectl describe sdg {name}",
+        cure=f"free a device{recover}",
+        verdict=replacement.judge_group(ledger, group.uid),
+    )
 
 
 async def _pod(api: Cluster, namespace: str, name: str) -> Asked:
-    return Asked(*await pod_with_share(api, namespace, name))
+    pod, ledger, claim = await pod_with_share(api, namespace, name)
+    return Asked(
+        *(pod, ledger, claim, f"pod {pod.metadata.key}"),
+        has=f"{parts_text(current(claim.shares))} on node {ledger.node}",
+        outcome=f"kubectl describe pod -n {namespace} {name}",
+        cure=f"delete and recreate it (kubectl delete pod -n {namespace} {name})",
+        verdict=replacement.judge_share(ledger, pod),
+    )
 
 
 async def pod_with_share(api: Cluster, namespace: str, name: str) -> tuple[Pod, NodeDevices, Claim]:
@@ -213,9 +191,7 @@ async def pod_with_share(api: Cluster, namespace: str, name: str) -> tuple[Pod, 
     try:
         pod = await api.get(PODS, name, namespace)
     except NotFound:
-        near = await suggestion(api, PODS, name, namespace)
-        text = f"There is no pod {key}; see them with kubectl get pods -n {namespace}{near}"
-        raise click.ClickException(text) from None
+        raise await no_such(api, PODS, name, namespace) from None
     if not (pod.node and pod.shares):
         rebind = f"replace its group's devices with deviceshare rebind {pod.group}"
         instead = rebind if pod.group else f"see deviceshare explain pod {key}"

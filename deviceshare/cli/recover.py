@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from deviceshare.cli.cluster import Target, poll, retry_on_conflict
+from deviceshare.cli.cluster import OUTCOME_SECONDS, Target, poll, retry_on_conflict
 from deviceshare.cli.output import say
 from deviceshare.cli.parameters import complete_nodes, on_cluster, suggestion
 from deviceshare.domain import contract
@@ -15,9 +15,6 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, Forbidden, NotFound
-
-ANSWER_SECONDS = 30.0
-"""Agents read their node's object far more often than this."""
 
 
 @click.command(
@@ -59,9 +56,9 @@ async def lift(api: Cluster, node: str, names: Sequence[str]) -> list[str]:
         left = {finding(part) for part in (await _ledger(api, node)).status.hardware.devices if part.unhealthy}
         return True if left.isdisjoint(findings) else None
 
-    if not await poll(look, doing=f"Waiting for the agent of node {node}", seconds=ANSWER_SECONDS):
+    if not await poll(look, doing=f"Waiting for the agent of node {node}"):
         raise click.ClickException(
-            f"The agent of node {node} has not lifted the mark within {ANSWER_SECONDS:g} s. It will when it runs; see"
+            f"The agent of node {node} has not lifted the mark within {OUTCOME_SECONDS:g} s. It will when it runs; see"
             f" it with kubectl get pods -A -l app.kubernetes.io/name={contract.AGENT}"
             f" --field-selector spec.nodeName={node}"
         )

@@ -3,13 +3,11 @@
 The command asks for it by an annotation of the pod, and waits for the claim and the agent's limit to follow.
 """
 
-from typing import Final
-
 import click
 
-from deviceshare.cli.cluster import Target, poll, retry_on_conflict
+from deviceshare.cli.cluster import OUTCOME_SECONDS, Target, poll, retry_on_conflict
 from deviceshare.cli.output import say
-from deviceshare.cli.parameters import completing_in_namespace, in_namespace, on_cluster, pod_named
+from deviceshare.cli.parameters import completing, in_namespace, on_cluster, pod_named
 from deviceshare.cli.rebind import pod_with_share
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import parts_text
@@ -20,8 +18,6 @@ from deviceshare.domain.objects.shares import INITS, MIB_PER_GIB, current
 from deviceshare.domain.placement.resizing import judge, refusal
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Cluster
-
-ANSWER_SECONDS: Final = 30.0
 
 
 @click.command(
@@ -35,36 +31,28 @@ Examples:
 \b
 Exit codes: 0 resized; 1 failed, there is no room yet, or more is in use than asked for; 2 wrong flags.""",
 )
-@click.argument("what", type=click.Choice(["pod"]))
-@click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=completing_in_namespace(PODS))
+@click.argument("what", type=click.Choice(["pod"]), expose_value=False)  # there may be others than pods
+@click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=completing(PODS))
 @click.option("--gpu-mem", type=click.IntRange(1, 4095), metavar="GIB", help="GiB of each device.")
 @click.option("--gpu-mem-mib", type=click.IntRange(1, 4193280), metavar="MIB", help="MiB of each device.")
 @click.option("--gpu-percent", type=click.IntRange(1, 100), metavar="PERCENT", help="Hundredths of each device.")
 @click.option("-c", "--container", help="Which container's; needed where several have a share.")
 @in_namespace
 @on_cluster
-def resize(
-    target: Target,
-    *,
-    what: str,  # noqa: ARG001 - there may be others than pods
-    name: str,
-    gpu_mem: int | None,
-    gpu_mem_mib: int | None,
-    gpu_percent: int | None,
-    container: str | None,
-    namespace: str | None,
-) -> None:
+def resize(target: Target, name: str, container: str | None, namespace: str | None, **sizes: int | None) -> None:
     """Give a pod's container a larger or smaller part of the devices that it has, without a restart.
 
     A larger one needs room on the device, and waits for it. A smaller one needs the container to use no more than that,
     where the node enforces limits: it keeps its share until it does. Frameworks see another size at their next start.
     """
-    sizes = [f"{(gpu_mem or 0) * MIB_PER_GIB}Mi"] * bool(gpu_mem) + [f"{gpu_mem_mib}Mi"] * bool(gpu_mem_mib)
-    sizes += [f"{gpu_percent}%"] * bool(gpu_percent)
-    if len(sizes) != 1:
+    given = [(flag, number) for flag, number in sizes.items() if number]
+    if len(given) != 1:
         raise click.UsageError("Give one of --gpu-mem, --gpu-mem-mib and --gpu-percent.")
+    [(flag, number)] = given
+    mib = number * MIB_PER_GIB if flag == "gpu_mem" else number
+    size = f"{number}%" if flag == "gpu_percent" else f"{mib}Mi"
     within, pod = pod_named(name, namespace, target)
-    say(target.ask(lambda api: ask(api, within, pod, container, sizes[0])))
+    say(target.ask(lambda api: ask(api, within, pod, container, size)))
 
 
 async def ask(api: Cluster, namespace: str, name: str, container: str | None, size: str) -> str:
@@ -85,8 +73,9 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
             raise click.ClickException(f"Pod {namespace}/{name} has shares in init containers only: recreate it.")
         if container not in mine and (container is not None or len(mine) != 1):
             raise click.UsageError(f"Pod {namespace}/{name} has shares in {', '.join(mine)}: name one by --container.")
-        known = [each for each in _words(pod) if not each.startswith(f"{container or mine[0]}=")]
-        wish = ",".join([*known, f"{container or mine[0]}={size}"])
+        known = sizes_wanted(pod.metadata.annotations).items()
+        wishes = {each: f"{percent}%" if percent else f"{memory}Mi" for each, (memory, percent) in known}
+        wish = ",".join(f"{each}={asked}" for each, asked in {**wishes, container or mine[0]: size}.items())
         change = {"resourceVersion": pod.metadata.resource_version, "annotations": {contract.RESIZE: wish}}
         await api.patch(PODS, name, {"metadata": change}, namespace=namespace)
 
@@ -97,11 +86,11 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
         return (pod, ledger, claim) if done or judge(ledger, pod).obstacle or refusal(ledger, pod) else None
 
     await retry_on_conflict(request)
-    found = await poll(answer, doing=f"Waiting for the share of {namespace}/{name}", seconds=ANSWER_SECONDS)
+    found = await poll(answer, doing=f"Waiting for the share of {namespace}/{name}")
     if found is None:
         pod, ledger, _ = await look()
         lowering = judge(ledger, pod).lowering
-        silent = f"deviceshare has not answered within {ANSWER_SECONDS:g} s"
+        silent = f"deviceshare has not answered within {OUTCOME_SECONDS:g} s"
         raise click.ClickException(
             f"{f'Pod {namespace}/{name} {lowering}' if lowering else silent}. The request stays: see what becomes of it"
             f" with deviceshare explain pod {namespace}/{name}"
@@ -111,9 +100,3 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
         withdraw = f"kubectl annotate pod -n {namespace} {name} {contract.RESIZE}-"
         raise click.ClickException(f"Pod {namespace}/{name} {obstacle}. To withdraw the request: {withdraw}")
     return f"Pod {namespace}/{name} now has {parts_text(current(claim.shares))} on node {ledger.node}."
-
-
-def _words(pod: Pod) -> list[str]:
-    """What is asked for already, of each container."""
-    wanted = sizes_wanted(pod.metadata.annotations).items()
-    return [f"{name}={f'{percent}%' if percent else f'{memory}Mi'}" for name, (memory, percent) in wanted]

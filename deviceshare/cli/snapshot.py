@@ -4,7 +4,6 @@ What the person who asks may not read, as the API server's authorizer says, is l
 https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
 """
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from deviceshare import __version__, timestamps
 from deviceshare.cli.cluster import Target
 from deviceshare.cli.output import note
 from deviceshare.cli.parameters import on_cluster
-from deviceshare.doctor.kinds import Attributes
+from deviceshare.doctor.kinds import Attributes, are_granted
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, PodGuard, left_out
 from deviceshare.domain.answers.picture import Unseen
@@ -27,26 +26,16 @@ from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.wording import counted, listed
+from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Unserved
 from deviceshare.kube.mirror import Cache, Object
-from deviceshare.kube.mirrors import WHOLE_CLUSTER, Visibility, without_selector
-from deviceshare.loops.kinds import (
-    DEVICE_QUOTAS,
-    GROUPS,
-    NAMESPACES,
-    NODE_DEVICES,
-    NODES,
-    PODS,
-    VALIDATING,
-    WEBHOOK_CONFIGURATIONS,
-)
+from deviceshare.kube.mirrors import WHOLE_CLUSTER, Mirrors, Visibility, without_selector
+from deviceshare.loops import kinds
 from deviceshare.loops.ports import ApiError, Cluster, Forbidden, Kind, NotFound, Unavailable
 from deviceshare.loops.replica.feed import Feed
 
 if TYPE_CHECKING:
     from deviceshare.cli.manifests import Manifests
-    from deviceshare.kube.api import Api
-    from deviceshare.kube.mirrors import Mirrors
 
 T = TypeVar("T", bound=Object)
 
@@ -66,7 +55,7 @@ class ClusterSnapshot(NamedTuple):
     """By group, the nodeSelector that could not be compared with nodes' labels; `groups` are without it."""
 
 
-async def look(api: "Api", namespace: str) -> ClusterSnapshot:
+async def look(api: Api, namespace: str) -> ClusterSnapshot:
     """Reads everything that decisions are made from, once.
 
     Who may not list nodes, or pods outside of `namespace`, gets what is known without them.
@@ -78,22 +67,19 @@ async def look(api: "Api", namespace: str) -> ClusterSnapshot:
     return seen(await mirrored(api, namespace))
 
 
-async def mirrored(api: "Api", namespace: str) -> "Mirrors":
+async def mirrored(api: Api, namespace: str) -> Mirrors:
     """The mirrors that `run` keeps, listed once, as far as they can be read."""
-    from deviceshare.kube.mirrors import Mirrors  # noqa: PLC0415 - with the API client, when the cluster is asked
-
     mirrors = Mirrors(api, *await _settings(api), visibility=await _visibility(api, namespace))
     await mirrors.list()
     return mirrors
 
 
-def seen(mirrors: "Mirrors") -> ClusterSnapshot:
+def seen(mirrors: Mirrors) -> ClusterSnapshot:
     """What the mirrors show now."""
     every, visibility = list(mirrors.groups.values()), mirrors.visibility
     groups = {group.name: group if visibility.nodes else without_selector(group) for group in every}
-    selectors = {
-        group.name: group.spec.node_selector for group in every if group.spec.node_selector and not visibility.nodes
-    }
+    hidden = [] if visibility.nodes else [group for group in every if group.spec.node_selector]
+    selectors = {group.name: group.spec.node_selector for group in hidden}
     pods = {pod.metadata.key: pod for pod in mirrors.pods.values()}
     return ClusterSnapshot(mirrors.fleet, groups, pods, visibility, tuple(_unseen(mirrors)), selectors)
 
@@ -133,21 +119,20 @@ def snapshot(target: Target, file: Path) -> None:
     note(each.text for each in _unseen(mirrors))
 
 
-def recorded(mirrors: "Mirrors") -> bytes:
+def recorded(mirrors: Mirrors) -> bytes:
     """The file: a List of the objects as they were decoded, with no field that deviceshare doesn't read."""
     known: tuple[tuple[Kind[Any], Iterable[Any]], ...] = (
-        (NODES, mirrors.nodes.values()),
-        (NODE_DEVICES, mirrors.ledgers.values()),
-        (GROUPS, mirrors.groups.values()),
-        (DEVICE_QUOTAS, mirrors.quotas.values()),
-        (NAMESPACES, mirrors.namespaces.values() if mirrors.namespaces else ()),
-        (PODS, (*mirrors.pods.values(), *mirrors.others.values())),
+        (kinds.NODES, mirrors.nodes.values()),
+        (kinds.NODE_DEVICES, mirrors.ledgers.values()),
+        (kinds.GROUPS, mirrors.groups.values()),
+        (kinds.DEVICE_QUOTAS, mirrors.quotas.values()),
+        (kinds.NAMESPACES, mirrors.namespaces.values() if mirrors.namespaces else ()),
+        (kinds.PODS, (*mirrors.pods.values(), *mirrors.others.values())),
     )
     items = [_document(kind, each) for kind, objects in known for each in objects]
     made = {"annotations": {f"{contract.PREFIX}snapshot": f"deviceshare {__version__}, {timestamps.now()}"}}
-    return msgspec.json.format(
-        msgspec.json.encode({"apiVersion": "v1", "kind": "List", "metadata": made, "items": items}), indent=1
-    )
+    listing = {"apiVersion": "v1", "kind": "List", "metadata": made, "items": items}
+    return msgspec.json.format(msgspec.json.encode(listing), indent=1)
 
 
 def _document(kind: Kind[Any], found: Any) -> dict[str, Any]:
@@ -215,14 +200,14 @@ async def guard_of(api: Cluster) -> PodGuard:
 async def _settings(api: Cluster) -> tuple[PodGuard, SharingLabels]:
     excluding: Mapping[str, Any]
     try:
-        configuration = await api.get(WEBHOOK_CONFIGURATIONS[1], contract.NAME)
+        configuration = await api.get(kinds.WEBHOOK_CONFIGURATIONS[1], contract.NAME)
         meta: ObjectMeta = configuration.metadata
         excluding = next((each for each in configuration.webhooks if each.get("name") == GUARDING), {})
     except Forbidden:
         return PodGuard(), SharingLabels()
     except NotFound:
         try:
-            policy = await api.get(VALIDATING.policies, GUARDING_POLICY)
+            policy = await api.get(kinds.VALIDATING.policies, GUARDING_POLICY)
         except (Forbidden, NotFound, Unserved):  # older API servers have no policies
             return PodGuard(), SharingLabels()
         meta, excluding = policy.metadata, policy.spec.match_constraints
@@ -233,7 +218,7 @@ async def _settings(api: Cluster) -> tuple[PodGuard, SharingLabels]:
 # What the person may see
 
 
-async def _visibility(api: "Api", namespace: str) -> Visibility:
+async def _visibility(api: Api, namespace: str) -> Visibility:
     """Whether nodes, namespaces, and the pods of all namespaces or of this one, may be listed.
 
     Where the API server doesn't say, everything is asked for, and its refusals are the answer.
@@ -241,17 +226,15 @@ async def _visibility(api: "Api", namespace: str) -> Visibility:
     asked = [("nodes", ""), ("namespaces", ""), ("pods", ""), ("pods", namespace)]
     rights = [Attributes("list", "", resource, namespace=where) for resource, where in asked]
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(right.is_granted(api), name=f"ask for the right to {right}") for right in rights]
-    except ExceptionGroup as failed:
-        if isinstance(failed.exceptions[0], Unavailable) or not isinstance(failed.exceptions[0], ApiError):
-            raise failed.exceptions[0] from failed
+        nodes, namespaces, every, some = await are_granted(api, rights)
+    except Unavailable:
+        raise
+    except ApiError:
         return WHOLE_CLUSTER
-    nodes, namespaces, every, some = (task.result() for task in tasks)
     return Visibility(nodes, "" if every else namespace, every or some, namespaces)
 
 
-def _unseen(mirrors: "Mirrors") -> Iterator[Unseen]:
+def _unseen(mirrors: Mirrors) -> Iterator[Unseen]:
     """What is left out of what these mirrors show."""
     visibility = mirrors.visibility
     if not visibility.nodes:
@@ -279,7 +262,7 @@ def _unseen(mirrors: "Mirrors") -> Iterator[Unseen]:
             yield Unseen("devices of other pods", text)
 
 
-def _hidden_pods(mirrors: "Mirrors", visibility: Visibility) -> str:
+def _hidden_pods(mirrors: Mirrors, visibility: Visibility) -> str:
     named = [pod for group in mirrors.groups.values() for pod in group.status.allocated_pods]
     hidden = sum(not visibility.shows(pod) for pod in named)
     known = ":"

@@ -6,7 +6,7 @@ holds a device; the ledgers say that.
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -90,8 +90,8 @@ def top(node: str, output: str, namespace: str, *, watch: bool, target: Target) 
             target.ask(lambda api: _watch(api, namespace, node), seconds=None)
         return
     nodes, unseen = target.ask(lambda api: _look(api, namespace, node))
-    answer_with({"nodes": nodes, **({"unseen": unseen} if unseen else {})}, output, lambda: _drawn(nodes))
-    note(each.text for each in unseen)
+    answer = {"nodes": nodes, **({"unseen": unseen} if unseen else {})}
+    answer_with(answer, output, lambda: _drawn(nodes), (each.text for each in unseen))
     sys.exit(1 if all(each.silent for each in nodes) else 0)
 
 
@@ -152,12 +152,11 @@ def _holders(device: DeviceNow) -> Cell:
 
 async def _look(api: "Api", namespace: str, node: str) -> tuple[list[NodeNow], list[Unseen]]:
     """All shared nodes, or the one of this name. For who may not reach agents, what ledgers say, and a note on that."""
-    unseen = list[Unseen]()
+    unseen, ledgers = list[Unseen](), {ledger.node: ledger for ledger in await api.list(NODE_DEVICES)}
     try:
-        nodes = await _ask(api, namespace, node)
+        nodes = await _ask(api, namespace, node, ledgers)
     except Forbidden as error:
-        ledgers = sorted(await api.list(NODE_DEVICES), key=lambda each: each.node)
-        nodes = [_read(each) for each in ledgers if node in ("", each.node)]
+        nodes = [_read(ledgers[name]) for name in sorted(ledgers) if node in ("", name)]
         right = missing_right(error)
         proxy = right._replace(verb="get", resource="pods/proxy") if right else None
         cure = f"The ClusterRole {proxy.role} permits it:\n  {proxy.cure}" if proxy else explained(error)
@@ -182,9 +181,13 @@ def _read(ledger: NodeDevices) -> NodeNow:
     return NodeNow(ledger.node, devices=devices, unmeasured=True, silent="" if devices else "it has no devices")
 
 
-async def _ask(api: "Api", namespace: str, node: str) -> list[NodeNow]:
+async def _ask(api: "Api", namespace: str, node: str, ledgers: Mapping[str, NodeDevices]) -> list[NodeNow]:
     """What the agents of shared nodes, or of this one, answer; sorted by name."""
-    slots = asyncio.Semaphore(AT_ONCE)
+    slots, pods = asyncio.Semaphore(AT_ONCE), await api.list(PODS, namespace=namespace, label_selector=LABEL)
+    # A terminating agent may be listed beside its successor, which counts.
+    pods.sort(key=lambda pod: pod.status.phase == "Running" and not pod.metadata.deletion_timestamp)
+    agents = {pod.node: pod for pod in pods}
+    names = sorted(name for name in ledgers.keys() | agents.keys() if name and node in ("", name))
 
     async def look(name: str) -> NodeNow:
         async with slots:
@@ -192,21 +195,10 @@ async def _ask(api: "Api", namespace: str, node: str) -> list[NodeNow]:
 
     try:
         async with asyncio.TaskGroup() as group:
-            listing = group.create_task(api.list(NODE_DEVICES), name="list ledgers")
-            finding = group.create_task(api.list(PODS, namespace=namespace, label_selector=LABEL), name="list agents")
-        ledgers = {ledger.node: ledger for ledger in listing.result()}
-        agents = {pod.node: pod for pod in sorted(finding.result(), key=_fitness)}
-        names = sorted(name for name in ledgers.keys() | agents.keys() if name and node in ("", name))
-        async with asyncio.TaskGroup() as group:
             looks = [group.create_task(look(name), name=f"ask {name}") for name in names]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from failed
     return [each.result() for each in looks]
-
-
-def _fitness(pod: Pod) -> bool:
-    """A terminating agent may be listed beside its successor; sorted by this, the successor comes last and counts."""
-    return pod.status.phase == "Running" and not pod.metadata.deletion_timestamp
 
 
 async def _ask_node(api: "Api", name: str, agent: Pod | None, ledger: NodeDevices) -> NodeNow:

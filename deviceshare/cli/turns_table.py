@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
-from deviceshare.cli.output import Cell, Part, Row, age, folded, group_name, in_unit, joined, natural, styled
+from deviceshare.cli.output import Cell, Part, Row, age, folded, group_name, in_unit, joined, natural, styled, tabled
 from deviceshare.domain import contract
 from deviceshare.domain.answers.picture import NodeView
 from deviceshare.domain.answers.pod_view import TurnPlayer, TurnView
@@ -31,7 +31,7 @@ def turns_table(queues: Iterable[tuple[str, TurnQueue]], shown: int | None) -> l
         holder = _player_now(queue.holder) if queue.holder else None
         return _rows(queue.group, node, holder, [*map(_player_now, queue.waiting)], len(queue.waiting))
 
-    return folded(_COLUMNS, queues, rows, shown, "group", urgency=lambda each: -len(each[1].waiting))
+    return folded(queues, tabled(_COLUMNS, rows), shown, "group", urgency=lambda each: -len(each[1].waiting))
 
 
 def _player_now(player: TurnHolder | TurnWaiter) -> Row:
@@ -56,7 +56,7 @@ def reported_turns_table(nodes: Iterable[NodeView], shown: int | None, now: date
 
     with_turns = [node for node in sorted(nodes, key=lambda node: natural(node.name)) if node.turns]
     queues = [(node.name, turn) for node in with_turns for turn in node.turns]
-    parts = folded(_COLUMNS, queues, rows, shown, "queue", urgency=lambda each: -each[1].waiting_count)
+    parts = folded(queues, tabled(_COLUMNS, rows), shown, "queue", urgency=lambda each: -each[1].waiting_count)
     for node in with_turns:
         if node.more_turns:
             parts.append(f"{counted(node.more_turns, 'more queue')} on {node.name}: deviceshare top")

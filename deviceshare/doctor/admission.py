@@ -5,11 +5,10 @@ are webhooks, and leaves nothing behind.
 """
 
 import base64
-import binascii
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import yaml
@@ -18,28 +17,17 @@ from cryptography import x509
 from deviceshare import assets
 from deviceshare.certificates import issuance
 from deviceshare.doctor import canary
-from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, listed, unread
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, listed, seen, unread
 from deviceshare.doctor.kinds import Installation
 from deviceshare.domain import contract
 from deviceshare.domain.admission import settings
 from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, left_out
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Unserved
-from deviceshare.loops.kinds import (
-    MUTATING,
-    PODS,
-    POLICIES,
-    VALIDATING,
-    WEBHOOK_CONFIGURATIONS,
-    AdmissionPolicy,
-    PolicyBinding,
-    PolicyKinds,
-    WebhookConfiguration,
-)
-from deviceshare.loops.ports import ApiError, Cluster, Kind, NotFound
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops import kinds
+from deviceshare.loops.kinds import AdmissionPolicy, PolicyBinding, PolicyKinds, WebhookConfiguration
+from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 SOON: Final = timedelta(days=7)
 """A CA that ends within this time should have been replaced already."""
@@ -65,9 +53,11 @@ _UPGRADE: Final = "helm upgrade the release"
 
 async def mode(api: Cluster, ours: Installation) -> str:
     """By which of both deviceshare was told to admit pods; where that isn't known, what is in the cluster."""
-    if ours.deployment or await _is_there(api, WEBHOOK_CONFIGURATIONS[1], contract.NAME):
+    webhooks, _ = await seen(api, kinds.WEBHOOK_CONFIGURATIONS[1], contract.NAME)
+    if ours.deployment or webhooks:
         return ours.flag("admission") or settings.WEBHOOKS
-    return settings.POLICIES if await _is_there(api, VALIDATING.policies, GUARDING_POLICY) else settings.WEBHOOKS
+    policy, _ = await seen(api, kinds.VALIDATING.policies, GUARDING_POLICY)
+    return settings.POLICIES if policy else settings.WEBHOOKS
 
 
 async def examine(api: Cluster, ours: Installation, by: str) -> Verdict:
@@ -77,44 +67,30 @@ async def examine(api: Cluster, ours: Installation, by: str) -> Verdict:
     return "configured, with a CA that is valid", [*await _webhooks(api, ours), *await _left_policies(api)]
 
 
-async def _is_there(api: Cluster, kind: Kind[Any], name: str) -> bool:
-    try:
-        await api.get(kind, name)
-    except ApiError:
-        return False
-    return True
-
-
 # Webhooks
 
 
 async def _webhooks(api: Cluster, ours: Installation) -> list[Finding]:
     findings, ignored = [], _ignored(ours)
-    for kind, names in zip(WEBHOOK_CONFIGURATIONS, _shipped(), strict=True):
-        try:
-            found = await api.get(kind, contract.NAME)
-        except NotFound:
-            findings.append(_missing_webhooks(f"{kind.kind} {contract.NAME} is missing", names))
-        except ApiError as error:
-            findings.append(unread(f"the {kind.kind} {contract.NAME}", error))
-        else:
+    for kind, names in zip(kinds.WEBHOOK_CONFIGURATIONS, _shipped(), strict=True):
+        found, unseen = await seen(api, kind, contract.NAME, f"the {kind.kind} {contract.NAME}")
+        findings += unseen
+        if found:
             wanted = [name for name in names if ours.agents or name != OF_AGENTS]
             findings += judge_webhooks(kind.kind, found, wanted, datetime.now(UTC))
             findings += judge_left_out(found, ignored)
+        elif not unseen:
+            findings.append(_missing_webhooks(f"{kind.kind} {contract.NAME} is missing", names))
     return findings
 
 
 async def _left_webhooks(api: Cluster) -> list[Finding]:
     """Configurations that remain where policies admit pods: no replica answers them."""
     findings = []
-    for kind in WEBHOOK_CONFIGURATIONS:
-        try:
-            await api.get(kind, contract.NAME)
-        except NotFound:
-            continue
-        except ApiError as error:
-            findings.append(unread(f"whether a {kind.kind} {contract.NAME} is left", error))
-        else:
+    for kind in kinds.WEBHOOK_CONFIGURATIONS:
+        found, unseen = await seen(api, kind, contract.NAME, f"whether a {kind.kind} {contract.NAME} is left")
+        findings += unseen
+        if found:
             what = f"{kind.kind} {contract.NAME} is left, but deviceshare serves no webhooks (--admission=policies)"
             cure = f"kubectl delete {kind.plural} {contract.NAME}"
             findings.append(Finding(PROBLEM, f"{what}: the API server refuses what it can't ask them about", cure))
@@ -159,7 +135,7 @@ def _missing_webhooks(what: str, names: list[str]) -> Finding:
 def _judge_bundle(name: str, webhook: dict[str, Any], now: datetime) -> list[Finding]:
     try:
         text = base64.b64decode(webhook.get("clientConfig", {}).get("caBundle", "")).decode(errors="replace")
-    except (binascii.Error, ValueError):
+    except ValueError:
         text = ""
     authorities = [x509.load_pem_x509_certificate(each.encode()) for each in issuance.split(text)]
     if not authorities:
@@ -181,24 +157,24 @@ async def _policies(api: Cluster, ours: Installation) -> list[Finding]:
     ignored = _ignored(ours)
     version = ours.deployment.metadata.labels.get(_VERSION, "") if ours.deployment else ""
     findings: list[Finding] = []
-    for name, kinds in POLICIES.items():
+    for name, pair in kinds.POLICIES.items():
         if name == _POLICY_OF_AGENTS and not ours.agents:
             continue
         try:
-            policy = await api.get(kinds.policies, name)
-            findings += _judge_policy(kinds, policy, version)
-            binding = await api.get(kinds.bindings, name)
-            findings += _judge_binding(kinds, binding, name)
+            policy = await api.get(pair.policies, name)
+            findings += _judge_policy(pair, policy, version)
+            binding = await api.get(pair.bindings, name)
+            findings += _judge_binding(pair, binding, name)
         except Unserved:
-            kind = kinds.policies.kind
+            kind = pair.policies.kind
             what = f"the API server doesn't serve the kind {kind} (Kubernetes 1.36 does): {_WITHOUT[name]}"
             findings.append(Finding(PROBLEM, what, f"{_UPGRADE} with admission=auto, which chooses webhooks"))
         except NotFound:
-            what = f"{kinds.policies.kind} {name} or its binding of the same name is missing: {_WITHOUT[name]}"
+            what = f"{pair.policies.kind} {name} or its binding of the same name is missing: {_WITHOUT[name]}"
             cure = f"{_UPGRADE}, or kubectl apply -f {assets.manifests() / 'policies.yaml'}"
             findings.append(Finding(PROBLEM, what, cure))
         except ApiError as error:
-            findings.append(unread(f"the {kinds.policies.kind} {name} and its binding", error))
+            findings.append(unread(f"the {pair.policies.kind} {name} and its binding", error))
         else:
             if name in ("deviceshare-mutate-pods", "deviceshare-pods", _BYPASSES):
                 names = left_out(policy.spec.match_constraints) | left_out(binding.spec.match_resources)
@@ -209,20 +185,21 @@ async def _policies(api: Cluster, ours: Installation) -> list[Finding]:
 async def _left_policies(api: Cluster) -> list[Finding]:
     """Policies that review pods where webhooks do; a person who may not see that is told of the webhooks already."""
     findings = []
-    for name, kinds in POLICIES.items():
-        if await _is_there(api, kinds.bindings, name):
+    for name, pair in kinds.POLICIES.items():
+        found, _ = await seen(api, pair.bindings, name)
+        if found:
             cure = (
                 f"{_UPGRADE} once more if that changed admission, so that one of both goes; policies of nobody's go"
-                f" with kubectl delete {kinds.bindings.plural},{kinds.policies.plural} {name}"
+                f" with kubectl delete {pair.bindings.plural},{pair.policies.plural} {name}"
             )
             findings.append(Finding(WARNING, f"the policy {name} is in force besides the webhooks", cure))
     return findings
 
 
-def _judge_policy(kinds: PolicyKinds, policy: AdmissionPolicy, version: str) -> Iterator[Finding]:
+def _judge_policy(pair: PolicyKinds, policy: AdmissionPolicy, version: str) -> Iterator[Finding]:
     """What is wrong with a policy that should be of this version, if it is known."""
     name = policy.metadata.name
-    whole = f"{kinds.policies.kind} {name}"
+    whole = f"{pair.policies.kind} {name}"
     if policy.spec.failure_policy != "Fail":
         what = f"{whole} has failurePolicy {policy.spec.failure_policy}: where it can't be evaluated, {_WITHOUT[name]}"
         yield Finding(PROBLEM, what, f"{_UPGRADE}: its failurePolicy is Fail")
@@ -233,18 +210,18 @@ def _judge_policy(kinds: PolicyKinds, policy: AdmissionPolicy, version: str) -> 
     if warnings := policy.status.type_checking.expression_warnings:
         said = "; ".join(" ".join(f"{each.field_ref}: {each.warning}".split()) for each in warnings)
         what = f"the API server finds faults in {whole}, which may refuse what it should admit: {said}"
-        cure = f"{_UPGRADE}; if it stays, report it with: kubectl get {kinds.policies.plural} {name} -o yaml"
+        cure = f"{_UPGRADE}; if it stays, report it with: kubectl get {pair.policies.plural} {name} -o yaml"
         yield Finding(WARNING, what, cure)
 
 
-def _judge_binding(kinds: PolicyKinds, binding: PolicyBinding, name: str) -> list[Finding]:
+def _judge_binding(pair: PolicyKinds, binding: PolicyBinding, name: str) -> list[Finding]:
     """Whether a binding puts the policy of this name in force."""
-    whole, spec = f"{kinds.bindings.kind} {binding.metadata.name}", binding.spec
+    whole, spec = f"{pair.bindings.kind} {binding.metadata.name}", binding.spec
     if spec.policy_name != name:
         what = f"{whole} binds {spec.policy_name or 'no policy'}, not {name}: {_WITHOUT[name]}"
         return [Finding(PROBLEM, what, _UPGRADE)]
     wanted = {"Warn", "Deny"} if name == _BYPASSES else {"Deny"}
-    if kinds is not MUTATING and wanted.isdisjoint(spec.validation_actions):
+    if pair is not kinds.MUTATING and wanted.isdisjoint(spec.validation_actions):
         actions = ", ".join(spec.validation_actions) or "none"
         return [Finding(PROBLEM, f"{whole} has validationActions {actions}, not Deny: {_WITHOUT[name]}", _UPGRADE)]
     return []
@@ -276,22 +253,15 @@ def _judge_namespaces(name: str, names: AbstractSet[str], ignored: set[str] | No
 # Injection
 
 
-async def dry_run(api: "Api", namespace: str) -> Pod | ApiError:
+async def dry_run(api: Api, namespace: str) -> Pod | ApiError:
     """A pod of a group as it would be created, or why it would not."""
     body = canary.pod("deviceshare-canary-dry-run")
     # With the label, validation happens even where injection did not; its answer says why.
     body["metadata"]["labels"][contract.GROUP] = "deviceshare-canary-dry-run"
     try:
-        return await api.create(PODS, body, namespace, dry_run=True)
+        return await api.create(kinds.PODS, body, namespace, dry_run=True)
     except ApiError as error:
         return error
-
-
-async def examine_injection(api: "Api", namespace: str, release: str) -> Verdict:
-    """What becomes of a pod of a group."""
-    answer = await dry_run(api, namespace)
-    said = f"a pod sent to {namespace} as a dry run came back with the group's variables"
-    return said, judge_injection(answer, namespace, release)
 
 
 def judge_injection(answer: Pod | ApiError, namespace: str, release: str) -> list[Finding]:
@@ -309,7 +279,7 @@ def judge_injection(answer: Pod | ApiError, namespace: str, release: str) -> lis
     if "deviceshare.io" in said and "denied the request" in said:
         what = f"the mutating webhook is not called, the validating one is: {said}"
         return [Finding(PROBLEM, what, f"kubectl get mutatingwebhookconfiguration {contract.NAME} -o yaml")]
-    if any(f"olicy '{name}'" in said for name in POLICIES):  # "ValidatingAdmissionPolicy '…'", "policy '…'"
+    if any(f"olicy '{name}'" in said for name in kinds.POLICIES):  # "ValidatingAdmissionPolicy '…'", "policy '…'"
         what = f"a pod of a group is refused, though it is one that should be injected: {said}"
         return [Finding(PROBLEM, what, "kubectl get mutatingadmissionpolicies,mutatingadmissionpolicybindings -o yaml")]
     if "cannot create resource" in said:

@@ -20,7 +20,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.join_obstacles import behind_gates
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.ports import ApiError, Cluster, Forbidden, Kind, NotFound
+from deviceshare.loops.ports import ApiError, Cluster, Forbidden, NotFound
 
 T = TypeVar("T")
 
@@ -36,11 +36,6 @@ CLEAN_SECONDS: Final = 30.0
 NOTHING_FREE: Final = Finding(
     UNTESTED, "no device is free, so no canary was created", "run doctor again when one is; see deviceshare inspect"
 )
-
-
-def group(name: str, resource: str) -> dict[str, Any]:
-    """A group of one device, on any node."""
-    return {"metadata": {"name": name, "labels": _LABELS}, "spec": {"resources": {resource: 1}}}
 
 
 def pod(name: str) -> dict[str, Any]:
@@ -95,18 +90,18 @@ async def run(
     said = ""
     findings: Iterable[Finding] = ()
     try:
-        try:
-            await api.create(GROUPS, group(name, resource))
-            await api.create(PODS, make(name), namespace)
-            seen, findings = await _follow(api, namespace, release, name, resource)
-            said = f"a pod of a new group got {resource} on {seen.node}"
-            if land and seen.node and not findings:
-                said, findings = await land(seen)
-        except Forbidden as error:
-            cure = "run doctor as a user who may create groups and pods, or with --no-canary"
-            findings = [Finding(UNTESTED, f"the canary was refused: {error}", cure)]
-        except ApiError as error:
-            findings = [Finding(PROBLEM, f"the canary was refused: {error}", "see the findings above")]
+        group = {"metadata": {"name": name, "labels": _LABELS}, "spec": {"resources": {resource: 1}}}
+        await api.create(GROUPS, group)
+        await api.create(PODS, make(name), namespace)
+        seen, findings = await _follow(api, namespace, release, name, resource)
+        said = f"a pod of a new group got {resource} on {seen.node}"
+        if land and seen.node and not findings:
+            said, findings = await land(seen)
+    except Forbidden as error:
+        cure = "run doctor as a user who may create groups and pods, or with --no-canary"
+        findings = [Finding(UNTESTED, f"the canary was refused: {error}", cure)]
+    except ApiError as error:
+        findings = [Finding(PROBLEM, f"the canary was refused: {error}", "see the findings above")]
     finally:
         left = await _clean(api, namespace, name)
     return said, [*findings, *left]
@@ -140,10 +135,9 @@ async def polled(
 async def _clean(api: Cluster, namespace: str, name: str) -> list[Finding]:
     """Deletes the pod, then its group; retries with a deadline, as the webhook may still see the pod in its mirror."""
     error: ApiError | None = None
-    places: tuple[tuple[str, Kind[Any]], ...] = ((namespace, PODS), ("", GROUPS))
     try:
         async with asyncio.timeout(CLEAN_SECONDS):
-            for where, kind in places:
+            for where, kind in ((namespace, PODS), ("", GROUPS)):
                 while True:
                     try:
                         await api.delete(kind, name, where)
@@ -176,10 +170,8 @@ def judge_pod(seen: Pod, release: str) -> list[Finding]:
     """Why the canary's pod isn't bound with devices; no finding when it is."""
     if seen.placed_on:
         why = f": {seen.refusal.message}" if seen.refusal else ", nor said why"
-        what = (
-            f"deviceshare placed the canary on {seen.placed_on}, but {seen.spec.scheduler_name} has not bound it{why}"
-        )
-        return [Finding(PROBLEM, what, "see the logs of the cluster's kube-scheduler")]
+        what = f"deviceshare placed the canary on {seen.placed_on}, but {seen.spec.scheduler_name} has not bound it"
+        return [Finding(PROBLEM, what + why, "see the logs of the cluster's kube-scheduler")]
     if seen.awaits_placement:
         what = "the canary is behind deviceshare's scheduling gate: the leader found no node for it, or none leads"
         return [Finding(PROBLEM, what, logs(release, contract.NAME))]
@@ -195,10 +187,8 @@ def judge_pod(seen: Pod, release: str) -> list[Finding]:
     tried = next((each for each in seen.status.conditions if each.type == "PodScheduled"), None)
     scheduler = logs(release, "kube-scheduler")
     if tried is None:
-        what = (
-            f"no kube-scheduler schedules pods of {contract.SCHEDULER_NAME}: the canary has no condition PodScheduled"
-        )
-        return [Finding(PROBLEM, what, scheduler)]
+        what = f"no kube-scheduler schedules pods of {contract.SCHEDULER_NAME}"
+        return [Finding(PROBLEM, f"{what}: the canary has no condition PodScheduled", scheduler)]
     if "nodes are available" not in tried.message:  # kube-scheduler's text when it has tried all of them
         what = f"kube-scheduler could not ask the extender: {tried.message}"
         return [Finding(PROBLEM, what, f"{scheduler}; check that deviceshare in the same pod is ready")]
@@ -209,10 +199,8 @@ def judge_group(seen: Group, bound: Pod, release: str) -> list[Finding]:
     """Whether the leader updated the group's status after the pod was bound."""
     if seen.status.phase == BOUND and seen.node == bound.node:
         return []
-    what = (
-        f"the canary is bound, but its group's phase is still {seen.status.phase or 'empty'}: no leader writes statuses"
-    )
-    return [Finding(PROBLEM, what, logs(release, contract.NAME))]
+    what = f"the canary is bound, but its group's phase is still {seen.status.phase or 'empty'}"
+    return [Finding(PROBLEM, f"{what}: no leader writes statuses", logs(release, contract.NAME))]
 
 
 def judge_leftovers(groups: Sequence[Group]) -> list[Finding]:

@@ -1,12 +1,14 @@
 """Findings of a check: a mark, what is wrong, and the next command."""
 
 from collections.abc import Awaitable, Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from deviceshare.domain import contract, wording
-from deviceshare.loops.ports import ApiError, Forbidden
+from deviceshare.loops.ports import ApiError, Cluster, Forbidden, Kind, NotFound
+
+T = TypeVar("T")
 
 PROBLEM: Final = "problem"
 """Something doesn't work."""
@@ -56,6 +58,16 @@ async def checked(name: str, what: str, examined: Awaitable[Verdict]) -> Check:
         return check(name, *await examined)
     except ApiError as error:
         return check(name, "", [unread(what, error)])
+
+
+async def seen(api: Cluster, kind: Kind[T], name: str, what: str = "") -> tuple[T | None, list[Finding]]:
+    """The object, or None; and why `what` is not tested, where it may be there all the same."""
+    try:
+        return await api.get(kind, name), []
+    except NotFound:
+        return None, []
+    except ApiError as error:
+        return None, [unread(what, error)]
 
 
 def unread(what: str, error: ApiError) -> Finding:

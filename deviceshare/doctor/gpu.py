@@ -18,7 +18,7 @@ from deviceshare.doctor.findings import PROBLEM, UNTESTED, Finding, Verdict
 from deviceshare.doctor.kinds import RUNTIME_CLASSES, Installation
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Devices
-from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.object_decoder import NamedObject
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.usage import MESSAGE_PATH, Sighting, decode
 from deviceshare.domain.wording import listed
@@ -70,10 +70,9 @@ class CanaryStatus(Struct, frozen=True, rename="camel"):
     container_statuses: list[CanaryContainer] = field(default_factory=list)
 
 
-class CanaryPod(Struct, frozen=True):
+class CanaryPod(NamedObject, frozen=True):
     """The pod as its kubelet reports it."""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     status: CanaryStatus = field(default_factory=CanaryStatus)
 
     @property

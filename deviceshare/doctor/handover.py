@@ -16,18 +16,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from deviceshare import assets
+from deviceshare.doctor import kinds
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, about, listed, unread
-from deviceshare.doctor.kinds import (
-    CLUSTER_POLICIES,
-    DAEMON_SETS,
-    MACHINES,
-    RUNTIME_CLASSES,
-    ClusterPolicy,
-    Installation,
-    NodeSoftware,
-    Rollout,
-    RuntimeClass,
-)
+from deviceshare.doctor.kinds import ClusterPolicy, Installation, NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import contract, vendors, wording
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.placement import handover
@@ -49,7 +40,7 @@ _UPGRADE: Final = "helm upgrade … --set handover"
 
 async def _machines(api: Cluster) -> list[NodeSoftware]:
     """The shared nodes that have NVIDIA's devices."""
-    return [each for each in await api.list(MACHINES, label_selector=SHARED_NODES) if each.has_nvidia]
+    return [each for each in await api.list(kinds.MACHINES, label_selector=SHARED_NODES) if each.has_nvidia]
 
 
 # The runtime: whether it reads our variable, and nothing that overrules it
@@ -59,7 +50,7 @@ async def examine_runtime(api: Cluster, settings: str | None) -> Verdict:
     """`settings` is the text of a node's file, if it was given by --runtime-config."""
     findings = [*judge_settings(settings)] if settings is not None else []
     try:
-        machines, classes = await _machines(api), await api.list(RUNTIME_CLASSES)
+        machines, classes = await _machines(api), await api.list(kinds.RUNTIME_CLASSES)
     except ApiError as error:
         return "", [*findings, unread("runtime classes", error)]
     if not machines:
@@ -89,7 +80,7 @@ def judge_handlers(machines: Iterable[NodeSoftware], classes: Sequence[RuntimeCl
 
 def judge_systems(machines: Iterable[NodeSoftware]) -> list[Finding]:
     """Operating systems that ignore the variable by default."""
-    names = [each.metadata.name for each in machines if BOTTLEROCKET in each.status.node_info.os_image]
+    names = [each.metadata.name for each in machines if BOTTLEROCKET in each.status.node_info.get("osImage", "")]
     what = f"Bottlerocket ignores {vendors.NVIDIA.env} of unprivileged containers by default"
     key = "settings.nvidia-container-runtime.visible-devices"
     return about(
@@ -124,9 +115,8 @@ def _names_only(settings: Any) -> Iterator[Finding]:
         if runtime["mode"] == "cdi":
             kind = runtime.get("modes", {}).get("cdi", {}).get("default-kind", vendors.NVIDIA.resource)
             starts = f"a container that is given a number or a UUID starts only if {kind} has it"
-            what = (
-                f'mode="cdi", default-kind={kind!r}: {starts}; the operator\'s management.nvidia.com/gpu has only "all"'
-            )
+            operators = 'the operator\'s management.nvidia.com/gpu has only "all"'
+            what = f'mode="cdi", default-kind={kind!r}: {starts}; {operators}'
             yield Finding(WARNING, what, f"hand devices over by CDI names: {_UPGRADE}.style=cdi; {_DOCS}")
 
 
@@ -162,11 +152,6 @@ class Stack(Struct, frozen=True):
         return self.ours.flag("runtime-class") or ""
 
     @property
-    def by_claim(self) -> bool:
-        """Whether groups may hand their devices over by a ResourceClaim."""
-        return self.ours.flag("dra-handover") == "on"
-
-    @property
     def offering(self) -> list[NodeDevices]:
         """The ledgers of the nodes with NVIDIA's devices."""
         return [each for each in self.ledgers if any(vendors.NVIDIA.supplies(d.resource) for d in each.devices)]
@@ -181,9 +166,9 @@ async def examine(api: Cluster, ours: Installation) -> Verdict:
     """Compares NVIDIA's stack with the flags of our Deployment, where it was found. Raises ApiError."""
     stack = Stack(
         machines=await _machines(api),
-        classes=await api.list(RUNTIME_CLASSES),
+        classes=await api.list(kinds.RUNTIME_CLASSES),
         policies=await _policies(api),
-        toolkits=await api.list(DAEMON_SETS, label_selector=TOOLKIT),
+        toolkits=await api.list(kinds.DAEMON_SETS, label_selector=TOOLKIT),
         ours=ours,
         ledgers=await api.list(NODE_DEVICES),
     )
@@ -192,10 +177,10 @@ async def examine(api: Cluster, ours: Installation) -> Verdict:
 
 async def _policies(api: Cluster) -> list[ClusterPolicy]:
     try:
-        await api.get(CRDS, f"{CLUSTER_POLICIES.plural}.nvidia.com")
+        await api.get(CRDS, f"{kinds.CLUSTER_POLICIES.plural}.nvidia.com")
     except NotFound:
         return []  # There is no GPU operator.
-    return await api.list(CLUSTER_POLICIES)
+    return await api.list(kinds.CLUSTER_POLICIES)
 
 
 def summary(stack: Stack) -> str:
@@ -220,14 +205,26 @@ def _ways(stack: Stack) -> str:
             decided = handover.decide(vendors.NVIDIA, labels, ledger.hardware, handover.DEFAULT)
             able[way] += decided.words != handover.NONE
         able["ResourceClaim"] += bool(ledger.status.published.devices)
-    off = "" if stack.by_claim or not able["ResourceClaim"] else " (dra.handover is off)"
+    by_claim = stack.ours.flag("dra-handover") == "on"
+    off = "" if by_claim or not able["ResourceClaim"] else " (dra.handover is off)"
     return f"; possible: {', '.join(f'{count} by {way}' for way, count in able.items())}{off}" if able else ""
 
 
 def judge(stack: Stack) -> Iterator[Finding]:
     """What keeps the devices of groups from their containers."""
-    yield from _mute(stack.ledgers)
-    yield from _missing_class(stack)
+    mute: defaultdict[str, list[str]] = defaultdict(list)  # nodes whose devices can't be handed over, by reason
+    for ledger in stack.ledgers:
+        for each in ledger.status.withheld:
+            if handover.mute(each.devices, ledger.status.handover):
+                mute[f"no group gets {each.resource}: {each.text}"].append(ledger.node)
+    for what, nodes in sorted(mute.items()):
+        yield from about(nodes, PROBLEM, what, _DOCS)
+    name = stack.runtime_class
+    if name and all(each.metadata.name != name for each in stack.classes):
+        what = f"handover.runtimeClassName is {name!r}, and there is no such RuntimeClass: pods of groups are refused"
+        gone = " (the operator deletes its own where its NRI plugin is enabled)" if stack.nri else ""
+        cure = f"{_UPGRADE}.runtimeClassName={',handover.nri=true' if stack.nri else 'CLASS'}; {_DOCS}"
+        yield Finding(PROBLEM, f"{what}{gone}", cure)
     if not stack.machines:
         return
     if stack.nri:
@@ -249,11 +246,9 @@ def _bare(stack: Stack, why: str, cure: str) -> Iterator[Finding]:
     nodes = [n for n, words in stack.told if words != handover.NONE and not handover.is_kind(words)]
     if nodes:  # A node's label overrules the setting; where the setting is right, only labels are to change.
         label = f"kubectl label node NODE {contract.HANDOVER_LABEL}-"
-        right = stack.style == handover.CDI
+        cures = f"where a node's label sets it, {label}; else {cure}"
         what = f"devices are handed over by number or UUID, but {why}: {listed(nodes)}"
-        yield Finding(
-            PROBLEM, what, f"{label}; {_DOCS}" if right else f"where a node's label sets it, {label}; else {cure}"
-        )
+        yield Finding(PROBLEM, what, f"{label}; {_DOCS}" if stack.style == handover.CDI else cures)
     elif stack.style != handover.CDI:
         mark, new = (WARNING, " until its agent has reported") if stack.style == handover.AUTO else (PROBLEM, "")
         what = f"handover.style is {stack.style}: a new node is given numbers or UUIDs{new}, but {why}"
@@ -268,33 +263,13 @@ def _by_plugin(stack: Stack) -> Iterator[Finding]:
         what = f"NVIDIA's NRI plugin serves pods of other namespaces from 1.20.0 on, and this is {listed(old)}"
         cure = "helm upgrade … of the GPU operator to 26.7.0 or later, or set its toolkit.version"
         yield Finding(PROBLEM, what, cure)
-    able = {machine.metadata.name: injects_by_nri(machine.status.node_info.runtime) for machine in stack.machines}
+    able = {machine.metadata.name: injects_by_nri(machine.runtime) for machine in stack.machines}
     what = "containerd there can't inject CDI devices for an NRI plugin"
     cure = "update containerd to 1.7.30, or to 2.1.0 or later; 2.0 drops them"
     yield from about((name for name, can in able.items() if can is False), PROBLEM, what, cure)
     what = "it isn't known whether the runtime there injects CDI devices for an NRI plugin"
     cure = f"kubectl apply -f {assets.examples() / 'nvidia-smi.yaml'} and see its log"
     yield from about((name for name, can in able.items() if can is None), UNTESTED, what, cure)
-
-
-def _missing_class(stack: Stack) -> Iterator[Finding]:
-    name = stack.runtime_class
-    if name and all(each.metadata.name != name for each in stack.classes):
-        what = f"handover.runtimeClassName is {name!r}, and there is no such RuntimeClass: pods of groups are refused"
-        gone = " (the operator deletes its own where its NRI plugin is enabled)" if stack.nri else ""
-        cure = f"{_UPGRADE}.runtimeClassName={',handover.nri=true' if stack.nri else 'CLASS'}; {_DOCS}"
-        yield Finding(PROBLEM, f"{what}{gone}", cure)
-
-
-def _mute(ledgers: Iterable[NodeDevices]) -> Iterator[Finding]:
-    """Nodes whose devices can't be handed over, by reason."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for ledger in ledgers:
-        for each in ledger.status.withheld:
-            if handover.mute(each.devices, ledger.status.handover):
-                found[f"no group gets {each.resource}: {each.text}"].append(ledger.node)
-    for what, nodes in sorted(found.items()):
-        yield from about(nodes, PROBLEM, what, _DOCS)
 
 
 def injects_by_nri(runtime: str) -> bool | None:

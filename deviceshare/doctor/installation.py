@@ -4,25 +4,18 @@ deviceshare writes no node into a pod (decision 10), so a scheduler that samples
 group's home, and one that evicts pods without asking it evicts them for nothing.
 """
 
-import asyncio
-import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from deviceshare import assets
-from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, listed, logs, unread
-from deviceshare.doctor.kinds import (
-    CONFIG_MAPS,
-    DAEMON_SETS,
-    DEPLOYMENTS,
-    SCHEDULER_PODS,
-    Installation,
-    Rollout,
-    SchedulerPod,
-)
+from deviceshare.doctor import kinds
+from deviceshare.doctor.canary import polled
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, listed, logs, seen
+from deviceshare.doctor.kinds import Installation, Rollout, SchedulerPod
 from deviceshare.domain import contract, wording
 from deviceshare.kube.definitions import CRDS, Crd, shipped_definitions
 from deviceshare.loops.kinds import LEASES, Lease
@@ -42,13 +35,9 @@ async def examine_definitions(api: Cluster) -> Verdict:
     """Compares each CRD in the cluster with the one that travels with this program."""
     findings = []
     for shipped in shipped_definitions():
-        try:
-            found = await api.get(CRDS, shipped.metadata.name)
-            findings += judge_definition(shipped, found)
-        except NotFound:
-            findings += judge_definition(shipped, None)
-        except ApiError as error:
-            findings.append(unread(f"the CRD {shipped.metadata.name}", error))
+        name = shipped.metadata.name
+        found, unseen = await seen(api, CRDS, name, f"the CRD {name}")
+        findings += unseen or judge_definition(shipped, found)
     return f"served as {contract.API_GROUP}/{contract.API_VERSION}, with every field of this release", findings
 
 
@@ -76,8 +65,8 @@ async def installation(api: Cluster, namespace: str) -> Installation:
     """The one in this namespace, as far as it can be seen."""
     ours = Installation(namespace)
     try:
-        ours = ours._replace(deployment=await _labelled(api, DEPLOYMENTS, contract.NAME, namespace))
-        return ours._replace(agents=await _labelled(api, DAEMON_SETS, contract.AGENT, namespace))
+        ours = ours._replace(deployment=await _labelled(api, kinds.DEPLOYMENTS, contract.NAME, namespace))
+        return ours._replace(agents=await _labelled(api, kinds.DAEMON_SETS, contract.AGENT, namespace))
     except ApiError as error:
         return ours._replace(unseen=error)
 
@@ -139,15 +128,13 @@ def judge_agents(found: Rollout | None, namespace: str) -> list[Finding]:
 async def _renewed(api: Cluster, name: str, namespace: str) -> bool | None:
     """Whether the lease changes within its own duration; None where nobody holds it."""
     try:
-        first = await api.get(LEASES, name, namespace)
+        look = partial(api.get, LEASES, name, namespace)
+        first = await look()
         if not first.spec.holder_identity:
             return None
-        deadline = time.monotonic() + (first.spec.lease_duration_seconds or NO_DURATION_SECONDS)
-        while time.monotonic() < deadline:
-            await asyncio.sleep(POLL_SECONDS)
-            if _beat(await api.get(LEASES, name, namespace)) != _beat(first):
-                return True
-        return False
+        seconds = first.spec.lease_duration_seconds or NO_DURATION_SECONDS
+        seen = await polled(look, lambda lease: _beat(lease) != _beat(first), seconds, pause=POLL_SECONDS)
+        return _beat(seen) != _beat(first)
     except NotFound:
         return None
 
@@ -192,7 +179,7 @@ async def examine_scheduler(api: Cluster, ours: Installation) -> Verdict:
     if ours.container("kube-scheduler"):
         return said, await _read_configuration(api, contract.SCHEDULER_NAME, ours.namespace, "config.yaml")
     # The cluster's, whose file is mostly on a host, out of reach of the API server.
-    findings, pods = [], await api.list(SCHEDULER_PODS, **_SCHEDULERS)
+    findings, pods = [], await api.list(kinds.SCHEDULER_PODS, **_SCHEDULERS)
     for pod in pods:
         if pod.config_map:
             name, file = pod.config_map
@@ -205,7 +192,7 @@ async def examine_scheduler(api: Cluster, ours: Installation) -> Verdict:
 async def _read_configuration(api: Cluster, name: str, namespace: str, file: str) -> list[Finding]:
     where = f"{file} of the ConfigMap {namespace}/{name}"
     try:
-        found = await api.get(CONFIG_MAPS, name, namespace)
+        found = await api.get(kinds.CONFIG_MAPS, name, namespace)
     except NotFound:
         return [Finding(PROBLEM, f"kube-scheduler's configuration, {where}, is missing", "helm upgrade the release")]
     return [*judge_configuration(where, found.data.get(file, ""))]

@@ -1,5 +1,7 @@
 """The API objects that only the doctor reads, with the fields that it judges."""
 
+import asyncio
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -7,7 +9,7 @@ from msgspec import Struct, field, to_builtins
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.settings import GATES
-from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.object_decoder import NamedObject
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.loops.ports import ApiError, Cluster, Kind
@@ -29,14 +31,24 @@ class Attributes(Struct, frozen=True, omit_defaults=True):
         where = f" in {self.namespace}" if self.namespace else ""
         return f"{self.verb} {resource}{f'.{self.group}' if self.group else ''}{where}"
 
-    async def is_granted(self, api: Cluster, user: str = "") -> bool:
-        """Whether this user, or else the person who asks, has the right. Raises ApiError."""
-        spec = {"resourceAttributes": to_builtins(self)}
-        if user:
-            namespace = user.split(":")[2] if user.startswith("system:serviceaccount:") else ""
-            groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
-            spec |= {"user": user, "groups": groups if namespace else groups[:1]}
-        return (await api.create(ACCESS if user else OWN_ACCESS, {"spec": spec})).status.get("allowed") is True
+
+async def are_granted(api: Cluster, rights: Iterable[Attributes], user: str = "") -> list[bool]:
+    """Whether this user, or else the person who asks, has each of the rights; asked all at once. Raises ApiError."""
+    subject: dict[str, Any] = {}
+    if user:
+        namespace = user.split(":")[2] if user.startswith("system:serviceaccount:") else ""
+        groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
+        subject = {"user": user, "groups": groups if namespace else groups[:1]}
+    kind = ACCESS if user else OWN_ACCESS
+    try:
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                group.create_task(api.create(kind, {"spec": {"resourceAttributes": to_builtins(right), **subject}}))
+                for right in rights
+            ]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    return [each.result().status.get("allowed") is True for each in asked]
 
 
 class AccessReview(Struct, frozen=True):
@@ -45,22 +57,12 @@ class AccessReview(Struct, frozen=True):
     status: dict[str, Any] = field(default_factory=dict)
 
 
-class Mount(Struct, frozen=True, rename="camel"):
-    name: str = ""
-    mount_path: str = ""
-
-
-class Volume(Struct, frozen=True, rename="camel"):
-    name: str = ""
-    config_map: dict[str, Any] | None = None
-
-
 class WorkContainer(Struct, frozen=True, rename="camel"):
     name: str = ""
     image: str = ""
     command: list[str] = field(default_factory=list)
     args: list[str] = field(default_factory=list)
-    volume_mounts: list[Mount] = field(default_factory=list)
+    volume_mounts: list[dict[str, Any]] = field(default_factory=list)
 
     def flag(self, name: str) -> str | None:
         """The value of `--NAME=VALUE`, or of `--NAME VALUE`."""
@@ -74,7 +76,7 @@ class WorkContainer(Struct, frozen=True, rename="camel"):
 class WorkPodSpec(Struct, frozen=True, rename="camel"):
     node_name: str = ""
     containers: list[WorkContainer] = field(default_factory=list)
-    volumes: list[Volume] = field(default_factory=list)
+    volumes: list[dict[str, Any]] = field(default_factory=list)
 
 
 class WorkTemplate(Struct, frozen=True):
@@ -92,13 +94,12 @@ class WorkloadStatus(Struct, frozen=True, rename="camel"):
     number_ready: int = 0
 
 
-class Rollout(Struct, frozen=True):
+class Rollout(NamedObject, frozen=True):
     """A Deployment or a DaemonSet.
 
     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/deployment-v1/
     """
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: RolloutSpec = RolloutSpec()
     status: WorkloadStatus = WorkloadStatus()
 
@@ -120,9 +121,8 @@ class Installation(NamedTuple):
     """Whether a pod of a group comes with our scheduling gate, where no Deployment says so."""
 
     def container(self, name: str) -> WorkContainer | None:
-        return (
-            next((each for each in self.deployment.containers if each.name == name), None) if self.deployment else None
-        )
+        every = self.deployment.containers if self.deployment else ()
+        return next((each for each in every if each.name == name), None)
 
     def flag(self, name: str) -> str | None:
         """The value of a flag of `deviceshare run`."""
@@ -145,17 +145,15 @@ def is_gated(answer: Pod | ApiError) -> bool:
     return isinstance(answer, Pod) and contract.PLACEMENT_GATE in {gate.name for gate in answer.spec.scheduling_gates}
 
 
-class ConfigMap(Struct, frozen=True):
+class ConfigMap(NamedObject, frozen=True):
     """https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/config-map-v1/"""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     data: dict[str, str] = field(default_factory=dict)
 
 
-class SchedulerPod(Struct, frozen=True):
+class SchedulerPod(NamedObject, frozen=True):
     """A pod that runs a kube-scheduler."""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: WorkPodSpec = WorkPodSpec()
 
     @property
@@ -167,37 +165,34 @@ class SchedulerPod(Struct, frozen=True):
     def config_map(self) -> tuple[str, str] | None:
         """The ConfigMap that the file comes from, and the key in it; None where it comes from elsewhere."""
         directory, _, file = self.config.rpartition("/")
-        maps = {each.name: str(each.config_map.get("name", "")) for each in self.spec.volumes if each.config_map}
+        maps = {each.get("name"): each.get("configMap") for each in self.spec.volumes}
         mounts = (mount for container in self.spec.containers for mount in container.volume_mounts)
-        names = (maps[each.name] for each in mounts if each.name in maps and each.mount_path.rstrip("/") == directory)
-        return next(((name, file) for name in names), None)
+        found = (maps.get(each.get("name")) for each in mounts if str(each.get("mountPath")).rstrip("/") == directory)
+        return next(((each.get("name", ""), file) for each in found if each), None)
 
 
-class RuntimeClass(Struct, frozen=True):
+class RuntimeClass(NamedObject, frozen=True):
     """https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/runtime-class-v1/"""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     handler: str = ""
-
-
-class MachineInfo(Struct, frozen=True, rename="camel"):
-    os_image: str = ""
-    runtime: str = field(default="", name="containerRuntimeVersion")
-    """As in `containerd://1.7.30`."""
 
 
 class MachineStatus(Struct, frozen=True, rename="camel"):
     allocatable: dict[str, Quantity] = field(default_factory=dict)
-    node_info: MachineInfo = MachineInfo()
+    node_info: dict[str, Any] = field(default_factory=dict)
     runtime_handlers: list[dict[str, Any]] = field(default_factory=list)
     """The node's runtimes; reported from Kubernetes 1.30 on."""
 
 
-class NodeSoftware(Struct, frozen=True):
+class NodeSoftware(NamedObject, frozen=True):
     """A node's software."""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     status: MachineStatus = field(default_factory=MachineStatus)
+
+    @property
+    def runtime(self) -> str:
+        """As in `containerd://1.7.30`."""
+        return str(self.status.node_info.get("containerRuntimeVersion", ""))
 
     @property
     def handlers(self) -> set[str]:
@@ -218,13 +213,12 @@ class PolicySpec(Struct, frozen=True):
     cdi: PolicyCdi = PolicyCdi()
 
 
-class ClusterPolicy(Struct, frozen=True):
+class ClusterPolicy(NamedObject, frozen=True):
     """The settings of NVIDIA's GPU operator.
 
     https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/cdi.html
     """
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: PolicySpec = PolicySpec()
 
 

@@ -9,19 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Final
 
-from deviceshare.doctor.findings import (
-    OK,
-    PROBLEM,
-    WARNING,
-    Check,
-    Finding,
-    Verdict,
-    about,
-    check,
-    listed,
-    logs,
-    unread,
-)
+from deviceshare.doctor.findings import OK, PROBLEM, WARNING, Check, Finding, about, check, listed, logs, unread
 from deviceshare.doctor.kinds import Installation
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.groups import Group
@@ -66,7 +54,7 @@ _Found = defaultdict[str, list[str]]
 """The nodes of which something is to be said."""
 
 
-async def examine_objects(api: Cluster) -> Verdict:
+async def examine_objects(api: Cluster) -> tuple[str, list[Finding]]:
     """Lists groups, ledgers, shared nodes, and the pods that haven't ended."""
     findings: list[Finding] = []
     for kind, selectors in _LOOKED_AT:
@@ -123,7 +111,10 @@ async def examine(api: Cluster, ours: Installation) -> AsyncIterator[Check]:
 
 def judge(nodes: Sequence[Node], ledgers: Ledgers | None, release: str) -> Iterator[Finding]:
     """What is wrong with the nodes; without ledgers, as far as node objects show it."""
-    yield from _unshared(nodes)
+    if not any(node.shared for node in nodes):
+        able = [node.metadata.name for node in nodes if take(node, NO_HARDWARE).devices]
+        hint = f"; these have devices: {listed(able)}" if able else ""
+        yield Finding(PROBLEM, f"no node is shared, so no group can be placed{hint}", _SHARE)
     yield from _slips(nodes)
     bare, unbooked, unready = [], [], []
     withheld: dict[str, tuple[Withheld, list[str]]] = {}
@@ -164,18 +155,16 @@ def _status(node: Node, ledgers: Ledgers) -> LedgerStatus:
     return ledger.status if ledger else LedgerStatus()
 
 
-def _unshared(nodes: Sequence[Node]) -> Iterator[Finding]:
-    if not any(node.shared for node in nodes):
-        able = [node.metadata.name for node in nodes if take(node, NO_HARDWARE).devices]
-        hint = f"; these have devices: {listed(able)}" if able else ""
-        yield Finding(PROBLEM, f"no node is shared, so no group can be placed{hint}", _SHARE)
-
-
 def _slips(nodes: Iterable[Node]) -> Iterator[Finding]:
     slips = _Found(list)
     for node in nodes:
         for key, value in node.metadata.labels.items():
-            if _slip(key, value):
+            if key == contract.MODE_LABEL:
+                slip = value != contract.MODE_SHARED
+            else:  # the check of the hand-over reports a wrong value of its label, which makes the node offer nothing
+                alike = SequenceMatcher(None, key.lower(), contract.MODE_LABEL).ratio() >= ALIKE
+                slip = (key.startswith(contract.PREFIX) or alike) and key != contract.HANDOVER_LABEL
+            if slip:
                 slips[f"{key}={value}"].append(node.metadata.name)
     for label, names in sorted(slips.items()):
         key = label.partition("=")[0]
@@ -184,14 +173,6 @@ def _slips(nodes: Iterable[Node]) -> Iterator[Finding]:
         else:
             cure = f"{_SHARE}; kubectl label node NODE {key}-"
             yield from about(names, WARNING, f"the label {label} has no meaning", cure)
-
-
-def _slip(key: str, value: str) -> bool:
-    if key == contract.MODE_LABEL:
-        return value != contract.MODE_SHARED
-    if key == contract.HANDOVER_LABEL:
-        return False  # the check of the hand-over reports a wrong value, which makes the node offer nothing
-    return key.startswith(contract.PREFIX) or SequenceMatcher(None, key.lower(), contract.MODE_LABEL).ratio() >= ALIKE
 
 
 def _counted(nodes: Iterable[Node]) -> Iterator[Finding]:
@@ -239,46 +220,32 @@ def judge_inventory(shared: Sequence[Node], ledgers: Ledgers) -> Iterator[Findin
 
     And one for each double claim or allocation, and each ledger with devices to be held, or without room for much more.
     """
-    both = [
-        node.metadata.name
-        for node in shared
-        if any(is_some(node.status.allocatable.get(each)) for each in _status(node, ledgers).published.resources)
-    ]
+    published = {node.metadata.name: _status(node, ledgers).published for node in shared}
+    counted = {node.metadata.name: node.status.allocatable for node in shared}
+    both = [name for name, each in published.items() if any(is_some(counted[name].get(r)) for r in each.resources)]
     what = "a device plugin and a DRA driver both allocate the same devices"
     yield from about(both, WARNING, what, "let one of the two serve the node: neither knows of the other")
-    published = {node.metadata.name: _status(node, ledgers).published for node in shared}
     unheld = [name for name, each in published.items() if each.devices and each.held is None]
     what = "kube-scheduler may give devices of groups and shares to ResourceClaims"
     yield from about(unheld, WARNING, what, "helm upgrade --set dra.holds=true (Kubernetes 1.34 and later)")
-    for node in shared:
-        if ledger := ledgers.get(node.metadata.name):
-            yield from [*_twice(ledger), *_unheld(ledger), *_crowded(ledger)]
-
-
-def _twice(ledger: NodeDevices) -> Iterator[Finding]:
-    states = device_states(ledger)
-    for holder in sorted({holder for state in states for holder in state.claimed_twice}):
-        if reason := claimed_twice(states, holder):
-            yield Finding(PROBLEM, f"{reason.text}, on node {ledger.node}", reason.cure)
-    for state in states:
-        if state.holders and state.resource_claim:
-            who = state.group or "pods with shares"
-            what = f"{who} and ResourceClaim {state.resource_claim} both have {state.device}"
-            cure = "delete the pods of one of them, and keep DRA from devices of groups"
-            yield Finding(PROBLEM, f"{what} of {ledger.node}", cure)
-
-
-def _unheld(ledger: NodeDevices) -> Iterator[Finding]:
-    if reason := not_held(ledger, *ledger.claims):
-        yield Finding(WARNING, reason.text, reason.cure)
-
-
-def _crowded(ledger: NodeDevices) -> Iterator[Finding]:
-    if crowded := crowding(ledger):
-        namespace, most = max(crowded.namespaces, key=lambda each: each[1])
-        what = f"claims take {crowded.used} of the {BUDGET} bytes that they may take of the ledger of {ledger.node}"
-        cure = f"delete pods with shares there ({namespace or 'groups'} has {most} bytes), or share another node"
-        yield Finding(WARNING if crowded.used <= BUDGET else PROBLEM, what, cure)
+    for ledger in filter(None, (ledgers.get(node.metadata.name) for node in shared)):
+        states = device_states(ledger)
+        for holder in sorted({holder for state in states for holder in state.claimed_twice}):
+            if reason := claimed_twice(states, holder):
+                yield Finding(PROBLEM, f"{reason.text}, on node {ledger.node}", reason.cure)
+        for state in states:
+            if state.holders and state.resource_claim:
+                who = state.group or "pods with shares"
+                what = f"{who} and ResourceClaim {state.resource_claim} both have {state.device}"
+                cure = "delete the pods of one of them, and keep DRA from devices of groups"
+                yield Finding(PROBLEM, f"{what} of {ledger.node}", cure)
+        if reason := not_held(ledger, *ledger.claims):
+            yield Finding(WARNING, reason.text, reason.cure)
+        if crowded := crowding(ledger):
+            namespace, most = max(crowded.namespaces, key=lambda each: each[1])
+            what = f"claims take {crowded.used} of the {BUDGET} bytes that they may take of the ledger of {ledger.node}"
+            cure = f"delete pods with shares there ({namespace or 'groups'} has {most} bytes), or share another node"
+            yield Finding(WARNING if crowded.used <= BUDGET else PROBLEM, what, cure)
 
 
 # Waiting pods that no change of nodes or devices helps
@@ -293,10 +260,9 @@ def judge_waiting(
         fleet.set_node(node.metadata.name, node)
     for ledger in ledgers:
         fleet.set_ledger(ledger.node, ledger)
-    found = [
-        each for group in groups for each in barred(fleet, group, [pod for pod in pods if pod.group == group.name])
-    ]
-    lines: defaultdict[str, list[Pod]] = defaultdict(list)
+    found, lines = [], defaultdict[str, list[Pod]](list)
+    for group in groups:
+        found += barred(fleet, group, [pod for pod in pods if pod.group == group.name])
     for pod in pods:
         if pod.pending and not pod.group:
             lines[pod.queue_key].append(pod)
@@ -328,9 +294,13 @@ def judge_homes(nodes: Iterable[Node], groups: Iterable[Group]) -> list[Finding]
 
 def judge_placement(pods: Iterable[Pod], *, gates: bool) -> Iterator[Finding]:
     """Pods that were admitted under the other setting of `placement`, and those that did not fit where they are."""
+
+    def of_the_other(pod: Pod) -> bool:
+        ours = pod.spec.scheduler_name == contract.SCHEDULER_NAME
+        return ours and not pod.spec.scheduling_gates if gates else pod.awaits_placement
+
     known = list(pods)
-    left = sorted(pod.metadata.key for pod in known if pod.pending and _of_the_other(pod, gates=gates))
-    if left:
+    if left := sorted(pod.metadata.key for pod in known if pod.pending and of_the_other(pod)):
         other = "a kube-scheduler of deviceshare's" if gates else "deviceshare to lift its scheduling gate"
         what = f"{listed(left)} wait for {other}, as this was before `placement` was changed"
         yield Finding(WARNING, what, "delete and recreate the pods")
@@ -338,12 +308,6 @@ def judge_placement(pods: Iterable[Pod], *, gates: bool) -> Iterator[Finding]:
         if pod.placed_on and pod.refusal and not pod.metadata.controller:
             what = f"{pod.metadata.key} was placed on {pod.placed_on}, where it does not fit: {pod.refusal.message}"
             yield Finding(WARNING, what, "delete the pod and create it again")
-
-
-def _of_the_other(pod: Pod, *, gates: bool) -> bool:
-    if not gates:
-        return pod.awaits_placement
-    return pod.spec.scheduler_name == contract.SCHEDULER_NAME and not pod.spec.scheduling_gates
 
 
 # Device plugins, and other systems' shares
@@ -357,22 +321,21 @@ def judge_plugins(nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> list
         for ledger in ledgers
         if ledger.hardware.placeholders
     }
-    shared = ((node.metadata.name, node) for node in nodes if node.shared)
-    loose = [name for name, node in shared if _plugged(node) - kept.get(name, set())]
+    loose = []
+    for node in (each for each in nodes if each.shared):
+        # Plugins registered these; the kubelet sets those of a plugin that is gone to 0.
+        registered = (resource for resource, quantity in node.status.allocatable.items() if is_some(quantity))
+        plugged = {vendors.counted_as(resource) for resource in registered if vendors.plugin_vendor_of(resource)}
+        if plugged - kept.get(node.metadata.name, set()):
+            loose.append(node.metadata.name)
     cure = "keep it off shared nodes, or have placeholder pods hold the groups' devices (docs/agent.md)"
     return about(loose, WARNING, "the device plugin may allocate a group's devices to a plain pod", cure)
-
-
-def _plugged(node: Node) -> set[str]:
-    """Resources that a plugin registered; the kubelet sets those of a plugin that is gone to 0."""
-    registered = (resource for resource, quantity in node.status.allocatable.items() if is_some(quantity))
-    return {vendors.counted_as(resource) for resource in registered if vendors.plugin_vendor_of(resource)}
 
 
 def judge_shares(nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> Iterator[Finding]:
     """One finding for each resource that nodes advertise, and one for each of which the memory is unknown."""
     shared = {node.metadata.name: node for node in nodes if node.shared}
-    advertised, unknown = _Found(list), _Found(list)
+    advertised, unknown, counting = _Found(list), _Found(list), _Found(list)
     for name, node in shared.items():
         for resource in shared_resources.advertised(node):
             advertised[resource].append(name)
@@ -380,25 +343,21 @@ def judge_shares(nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> Itera
     for ledger in (each for each in ledgers if each.node in shared):
         for resource in {device.resource for device in ledger.devices if not ledger.memory_of(device)} & shareable:
             unknown[resource].append(ledger.node)
-    counting = _Found(list)
-    for ledger in (each for each in ledgers if each.node in shared and each.status.hardware.devices):
-        counting[ledger.counts_only].append(ledger.node)
+        if ledger.hardware.devices:
+            counting[ledger.counts_only].append(ledger.node)
     for why, names in sorted(counting.items()):  # no warning: nobody has to enforce them
         text, _, cure = why.partition(": ")
-        what = f"limits of shares can't be exceeded on {listed(names)}"
-        if why:
-            what = f"limits of shares aren't enforced on {listed(names)}: {text}"
-        yield Finding(OK, what, cure)
+        what = f"aren't enforced on {listed(names)}: {text}" if why else f"can't be exceeded on {listed(names)}"
+        yield Finding(OK, f"limits of shares {what}", cure)
     for resource, names in sorted(advertised.items()):
         reason = shared_resources.leftover_reason([resource])
         what = f"{resource} is advertised by {listed(names)}: {reason.text}"
         yield Finding(WARNING, what, reason.cure)
     for resource, names in sorted(unknown.items()):  # no warning: percent works, and so do groups
-        what = (
-            f"pods that ask for an amount of memory don't go to {listed(names)}: that of {resource} isn't known there"
-        )
+        there = f"{listed(names)}: that of {resource} isn't known there"
         if resource == vendors.NVIDIA.resource:
             cure, label = "run deviceshare's agent there (agent.enabled=true), or GPU feature discovery", "memory=16384"
         else:
             cure, label = "run AMD's node labeller there, with -vram", "vram=16G"
-        yield Finding(OK, what, f"{cure}; or say how much: kubectl label node NODE {resource}.{label}")
+        cure = f"{cure}; or say how much: kubectl label node NODE {resource}.{label}"
+        yield Finding(OK, f"pods that ask for an amount of memory don't go to {there}", cure)

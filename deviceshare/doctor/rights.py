@@ -4,19 +4,16 @@ The API server itself is asked, so it doesn't matter which roles grant a right.
 https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
 """
 
-import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from deviceshare.doctor.findings import PROBLEM, WARNING, Finding, Verdict, listed
-from deviceshare.doctor.kinds import Attributes, Installation
+from deviceshare.doctor.kinds import Attributes, Installation, are_granted
 from deviceshare.domain import contract
+from deviceshare.kube.api import Api
 from deviceshare.kube.definitions import CRD_GROUP, CRDS, DEFINITIONS
 from deviceshare.loops.kinds import DRA_GROUP, DRA_VERSIONS
 from deviceshare.loops.ports import ApiError, Cluster
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
 
 ROLES: Final = ("controller", "extender", "webhook")
 _OURS, _ADMISSION = contract.API_GROUP, "admissionregistration.k8s.io"
@@ -38,25 +35,13 @@ PERSON: Final = (
 """The rights that a person needs for deviceshare's commands."""
 
 
-def needed(
-    namespace: str,
-    roles: Iterable[str] = ROLES,
-    *,
-    own_ca: bool = True,
-    dra: bool = False,
-    gates: bool = False,
-    preempts: bool = True,
-    scales: bool = False,
-    holds: bool = False,
-    handover: bool = False,
-) -> list[Attributes]:
-    """The rights that deviceshare in this namespace needs: the rules of the chart's templates/rbac/.
+def needed(ours: Installation, *, dra: bool = False) -> list[Attributes]:
+    """The rights that deviceshare with these flags needs: the rules of the chart's templates/rbac/.
 
-    `dra`: where the API server serves dynamic resource allocation. `gates`: where the leader places pods itself
-    (decision 16). `preempts`: where pods make room for others of higher priority. `scales`: where autoscalers are shown
-    pods for those that wait. `holds`: where ResourceClaims of deviceshare's own keep DRA from devices;
-    `handover`: where groups hand devices over by such a claim.
+    `dra`: where the API server serves dynamic resource allocation.
     """
+    namespace, roles = ours.namespace, (ours.flag("roles") or ",".join(ROLES)).split(",")
+    holds, handover = ours.flag("dra-holds") == "on", ours.flag("dra-handover") == "on"
     rights = [
         *_each(_OURS, ["shareddevicegroups", "nodedevices", "devicequotas"], ["list", "watch"]),
         *_each("", ["nodes", "pods", "namespaces"], ["list", "watch"]),
@@ -64,7 +49,7 @@ def needed(
         *_each("", ["pods"], ["delete"]),
         *_each("", ["events"], ["get", "create", "patch"]),
     ]
-    if {"controller", "extender"} & set(roles):
+    if "controller" in roles or "extender" in roles:
         rights += _each(_OURS, ["devicequotas"], ["get"])
         rights += _each(_OURS, ["devicequotas/status"], ["patch"])
     if "controller" in roles:
@@ -74,15 +59,14 @@ def needed(
         rights += _each("", ["nodes"], ["get"])
         rights += _each("", ["pods"], ["get", "patch"])
         rights += _each("", ["pods/status"], ["patch"])
-        rights += _each("", ["pods/eviction"] if preempts else [], ["create"])
+        rights += _each("", ["pods/eviction"] if ours.flag("preemption") != "off" else [], ["create"])
         rights += _each("", ["resourcequotas"], ["list"])
-        rights += _each("", ["pods"] if scales else [], ["create"], namespace=namespace)
-        rights += _each(
-            DRA_GROUP, ["resourceclaims"] if holds else [], ["create", "patch", "delete"], namespace=namespace
-        )
+        rights += _each("", ["pods"] if ours.flag("scaling-pods") == "on" else [], ["create"], namespace=namespace)
         statuses = ["resourceclaims/status", "resourceclaims/binding"] if holds else []
-        rights += _each(DRA_GROUP, statuses, ["patch"], namespace=namespace)
-        rights += _each("", ["pods"] if holds else [], ["create", "delete"], namespace=namespace)
+        if holds:
+            rights += _each(DRA_GROUP, ["resourceclaims"], ["create", "patch", "delete"], namespace=namespace)
+            rights += _each(DRA_GROUP, statuses, ["patch"], namespace=namespace)
+            rights += _each("", ["pods"], ["create", "delete"], namespace=namespace)
         rights += _each(DRA_GROUP, ["resourceclaims"] if handover else [], ["get", "create", "patch", "delete"])
         rights += _each(DRA_GROUP, statuses if handover else [], ["patch"])
         rights += _each("batch", ["jobs"], ["get"])
@@ -90,15 +74,15 @@ def needed(
         lease = {"namespace": namespace, "name": contract.NAME}
         rights += _each("coordination.k8s.io", ["leases"], ["get", "patch"], **lease)
         rights += _each("coordination.k8s.io", ["leases"], ["create"], namespace=namespace)
-    if "controller" in roles and gates:
+    if "controller" in roles and ours.by_gates:
         rights += _each("", ["nodes/status"], ["patch"])
-    if "extender" in roles and not gates:
+    if "extender" in roles and not ours.by_gates:
         rights += _each(_OURS, ["nodedevices"], ["get", "patch"])
         rights += _each(_OURS, ["shareddevicegroups/status"], ["patch"])
         rights += _each("", ["pods/binding"], ["create"])
         rights += _each("", ["pods"], ["get"])
         rights += _each(DRA_GROUP, ["resourceclaims"] if holds else [], ["list"], namespace=namespace)
-    if "webhook" in roles and own_ca:
+    if "webhook" in roles and (ours.deployment is None or ours.flag("ca-secret") is not None):  # the CA is its own
         rights += _each(_ADMISSION, _CONFIGURATIONS, ["get", "patch"], name=contract.NAME)
         secret = {"namespace": namespace, "name": f"{contract.NAME}-ca"}
         rights += _each("", ["secrets"], ["get", "patch"], **secret)
@@ -108,44 +92,33 @@ def needed(
 
 async def examine_person(api: Cluster) -> Verdict:
     """Reviews the rights of the person who asks. Raises ApiError."""
-    return "you may see nodes, devices and pods, and create groups", judge_person(await _denied(api, PERSON, ""))
+    return "you may see nodes, devices and pods, and create groups", judge("", await _denied(api, PERSON, ""))
 
 
-def judge_person(denied: list[Attributes]) -> list[Finding]:
-    """A warning: that a person may not create groups may be intended."""
-    cure = (
-        "ask an administrator for the ClusterRoles deviceshare-view (groups and devices) and deviceshare-edit (to write"
-        " groups); without nodes and other namespaces' pods, commands say what they leave out"
-    )
-    return [Finding(WARNING, f"you may not {listed(map(str, denied))}", cure)] if denied else []
-
-
-async def examine_own(api: "Api", ours: Installation) -> Verdict:
+async def examine_own(api: Api, ours: Installation) -> Verdict:
     """Reviews the rights of deviceshare's service account. Raises ApiError."""
-    roles = (ours.flag("roles") or ",".join(ROLES)).split(",")
-    own_ca = ours.deployment is None or ours.flag("ca-secret") is not None
     try:
         dra = any(version in DRA_VERSIONS for version in await api.versions_of(DRA_GROUP))
     except ApiError:
         dra = False  # other checks report that the API server doesn't answer
-    preempts, scales = ours.flag("preemption") != "off", ours.flag("scaling-pods") == "on"
-    where = {"dra": dra, "gates": ours.by_gates, "preempts": preempts, "scales": scales}
-    where |= {"holds": ours.flag("dra-holds") == "on", "handover": ours.flag("dra-handover") == "on"}
-    rights = needed(ours.namespace, roles, own_ca=own_ca, **where)
-    return f"{ours.user} may do all that it needs to", judge_own(ours.user, await _denied(api, rights, ours.user))
+    rights = needed(ours, dra=dra)
+    return f"{ours.user} may do all that it needs to", judge(ours.user, await _denied(api, rights, ours.user))
 
 
-def judge_own(user: str, denied: list[Attributes]) -> list[Finding]:
-    """A problem, since each of these rights is needed at some time."""
-    what = f"{user} may not {listed(map(str, denied))}"
+def judge(user: str, denied: Sequence[Attributes]) -> list[Finding]:
+    """A problem where it is deviceshare's user, which needs each of these rights at some time.
+
+    A warning where it is the person who asks, "": that a person may not create groups may be intended.
+    """
     cure = "helm upgrade the release with rbac.create=true, or kubectl apply the rules in docs/reference/rbac.md"
-    return [Finding(PROBLEM, what, cure)] if denied else []
+    if not user:
+        cure = (
+            "ask an administrator for the ClusterRoles deviceshare-view (groups and devices) and deviceshare-edit (to"
+            " write groups); without nodes and other namespaces' pods, commands say what they leave out"
+        )
+    mark = PROBLEM if user else WARNING
+    return [Finding(mark, f"{user or 'you'} may not {listed(map(str, denied))}", cure)] if denied else []
 
 
 async def _denied(api: Cluster, rights: Sequence[Attributes], user: str) -> list[Attributes]:
-    try:
-        async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(right.is_granted(api, user), name=str(right)) for right in rights]
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from failed
-    return [right for right, answer in zip(rights, asked, strict=True) if not answer.result()]
+    return [right for right, granted in zip(rights, await are_granted(api, rights, user), strict=True) if not granted]

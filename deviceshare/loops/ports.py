@@ -62,13 +62,13 @@ class Unavailable(ApiError):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Kind(Generic[T]):
+class Kind(Generic[T_co]):
     """One kind of API object: where it lives and the Struct it is decoded to."""
 
     api_version: str
     kind: str
     plural: str
-    type: type[T]
+    type: type[T_co]
     namespaced: bool = field(kw_only=True)
 
     @property

@@ -94,13 +94,17 @@ def watch(
     """
     fleet, groups, pods = mirrors.fleet, mirrors.groups, mirrors.pods
     metrics.leader.set_function(lambda: float(leading()))
-    metrics.watch_cluster(lambda: census.count_devices(fleet), lambda: census.count_groups(groups.values()))
+    metrics.watch_devices(lambda: census.count_devices(fleet))
+    metrics.watch("deviceshare_groups", lambda: census.count_groups(groups.values()))
     metrics.watch_memory(lambda: census.device_memory(fleet))
-    metrics.watch_twice(lambda: census.allocated_twice(fleet), lambda: census.claimed_twice(fleet))
-    metrics.watch_waiting(lambda: census.count_waiting(pods.values()))
-    metrics.watch_unreadable(lambda: count_unreadable(mirrors.by_name.values()))
-    metrics.watch_dropped(definitions.dropped)
-    metrics.watch_mirrors(lambda: {name: len(mirror) for name, mirror in mirrors.by_name.items()})
+    metrics.watch("deviceshare_devices_allocated_twice", lambda: census.allocated_twice(fleet))
+    metrics.watch("deviceshare_devices_claimed_twice", lambda: census.claimed_twice(fleet))
+    metrics.watch("deviceshare_waiting_pods", lambda: census.count_waiting(pods.values()))
+    metrics.watch("deviceshare_unreadable_objects", lambda: count_unreadable(mirrors.by_name.values()))
+    metrics.watch("deviceshare_missing_crd_fields", definitions.dropped)
+    metrics.watch(
+        "deviceshare_mirrored_objects", lambda: {name: len(mirror) for name, mirror in mirrors.by_name.items()}
+    )
     metrics.registry.register(QuotaMetrics(mirrors.quotas.values, leading))
     if most_groups:
         each = GroupMetrics(

@@ -331,5 +331,5 @@ class Process:
         self._keeper = Keeper(
             self._api, names, serve=certificate.use, leading=lambda: self._elector.leading, pace=self._trust_pace
         )
-        self._metrics.watch_certificates(self._keeper.expiries)
+        self._metrics.watch("deviceshare_certificate_expiry_timestamp_seconds", self._keeper.expiries)
         return certificate.context

@@ -36,10 +36,12 @@ async def moments(size: Size) -> list[Moment]:
     leader = HeldLeader(size)
     mirrors, fleet = leader.cluster.mirrors, leader.fleet
     groups, pods, metrics = mirrors[GROUPS.plural], mirrors[PODS.plural], Metrics()
-    metrics.watch_cluster(lambda: census.count_devices(fleet), lambda: census.count_groups(groups.values()))
+    metrics.watch_devices(lambda: census.count_devices(fleet))
+    metrics.watch("deviceshare_groups", lambda: census.count_groups(groups.values()))
     metrics.watch_memory(lambda: census.device_memory(fleet))
-    metrics.watch_twice(lambda: census.allocated_twice(fleet), lambda: census.claimed_twice(fleet))
-    metrics.watch_waiting(lambda: census.count_waiting(pods.values()))
+    metrics.watch("deviceshare_devices_allocated_twice", lambda: census.allocated_twice(fleet))
+    metrics.watch("deviceshare_devices_claimed_twice", lambda: census.claimed_twice(fleet))
+    metrics.watch("deviceshare_waiting_pods", lambda: census.count_waiting(pods.values()))
 
     def drawn() -> Generator[None, None, bytes]:
         picture = yield from draw_in_steps(fleet, groups.values(), pods.values())

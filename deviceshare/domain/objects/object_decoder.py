@@ -79,6 +79,12 @@ class ObjectMeta(Struct, frozen=True, gc=False, rename="camel"):
         return f"{path or 'the object'}: {why}{more}"
 
 
+class NamedObject(Struct, frozen=True, gc=False):
+    """Any object, of which only the metadata are read."""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+
+
 class Condition(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/condition-v1/ (times are RFC 3339)"""
 

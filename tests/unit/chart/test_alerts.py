@@ -157,7 +157,9 @@ def test_uncovered_pods_count_where_the_leader_saw_them() -> None:
 def test_a_crd_that_lacks_fields_is_told() -> None:
     """By name; one that has all is not."""
     metrics = Metrics()
-    metrics.watch_dropped(lambda: {"nodedevices.deviceshare.io": 2, "devicequotas.deviceshare.io": 0})
+    metrics.watch(
+        "deviceshare_missing_crd_fields", lambda: {"nodedevices.deviceshare.io": 2, "devicequotas.deviceshare.io": 0}
+    )
     assert fires("DeviceshareMissingCrdFields", Scrape(metrics.registry)) == {
         frozenset({("crd", "nodedevices.deviceshare.io")}): 2.0
     }
@@ -169,7 +171,8 @@ def test_an_agent_that_is_not_scraped_any_more_is_told() -> None:
     agent.watch_devices(lambda: Hardware(devices=[Part(GPU, 0, unhealthy="Xid 79")]), lambda: Usage("n1"), lambda: 1)
     nodes = (("n1", Health.HEALTHY), ("n2", Health.UNKNOWN), ("n2", Health.LOST))
     seen = {(node, GPU, Use.FREE, health): 4 for node, health in nodes}
-    metrics.watch_cluster(lambda: seen, dict)
+    metrics.watch_devices(lambda: seen)
+    metrics.watch("deviceshare_groups", dict)
     ours, of_agent = Scrape(metrics.registry), Scrape(agent.registry, node="n1")
     assert fires("DeviceshareAgentSilent", ours).keys() == {frozenset({("node", "n1")})}
     assert fires("DeviceshareAgentSilent", ours + of_agent) == {}
@@ -181,7 +184,7 @@ def test_an_agent_that_is_not_scraped_any_more_is_told() -> None:
 def test_a_certificate_that_was_not_renewed_is_told() -> None:
     """Four hours before its end."""
     metrics = Metrics()
-    metrics.watch_certificates(lambda: {"serving": 20_000.0, "authority": 1e9})
+    metrics.watch("deviceshare_certificate_expiry_timestamp_seconds", lambda: {"serving": 20_000.0, "authority": 1e9})
     assert fires("DeviceshareCertificateExpiring", Scrape(metrics.registry, now=0)) == {}
     assert fires("DeviceshareCertificateExpiring", Scrape(metrics.registry, now=10_000)) == {
         frozenset({("certificate", "serving")}): 10_000.0

@@ -4,7 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from deviceshare.cli.rebind import ask_for_pod, new_token, rebind
+from deviceshare.cli.rebind import ask, new_token, rebind
 from deviceshare.domain import contract
 from deviceshare.domain.answers.explanation import explain_pod
 from deviceshare.domain.objects.shares import token_fault
@@ -22,7 +22,7 @@ async def test_it_says_what_the_pod_has_now_and_when_containers_see_it() -> None
         report(world, 0)
         await soon(lambda: "unhealthy" in facts(world).get("health", ""))
         assert facts(world)["health"].endswith("deviceshare rebind pod ns/p, or repair it")
-        said = await ask_for_pod(world.cluster, "ns", "p")
+        said = await ask(world.cluster, "p", "ns")
         assert said.splitlines()[0] == (
             f"Pod ns/p now has 60% of {GPU} 1 on node n1, and no longer a share of {GPU} 0."
         )
@@ -41,7 +41,7 @@ async def test_a_pod_that_is_well_is_left_alone() -> None:
     """Nothing is written."""
     async with led_world() as world:
         await a_node_with(world, p=60)
-        said = await ask_for_pod(world.cluster, "ns", "p")
+        said = await ask(world.cluster, "p", "ns")
         assert said == f"All devices of which pod ns/p has a share are healthy: it keeps 60% of {GPU} 0 on node n1."
         assert contract.REBIND not in world.read_pod("p").metadata.annotations
 
@@ -53,7 +53,7 @@ async def test_it_fails_with_the_reason_where_no_device_has_room() -> None:
         await a_node_with(world, p=60, q=70, r=70, s=70)
         report(world, 0)
         with pytest.raises(click.ClickException, match=f"needs 60% of {GPU} in place of") as caught:
-            await ask_for_pod(world.cluster, "ns", "p")
+            await ask(world.cluster, "p", "ns")
         assert caught.value.message.endswith("kubectl delete pod -n ns p)")
 
 
@@ -64,7 +64,7 @@ async def test_it_gives_up_when_nobody_answers_and_says_where_to_look() -> None:
         await a_node_with(world, p=60)
         report(world, 0)
     with pytest.raises(click.ClickException, match=r"has not answered within 30 s.*kubectl describe pod -n ns p"):
-        await ask_for_pod(world.cluster, "ns", "p")
+        await ask(world.cluster, "p", "ns")
 
 
 @in_virtual_time
@@ -74,11 +74,11 @@ async def test_pods_without_a_share_and_pods_that_are_not_there_are_told_apart()
     world.share("idle", 10)
     world.pod("member", "team")
     with pytest.raises(click.ClickException, match="deviceshare explain pod ns/idle"):
-        await ask_for_pod(world.cluster, "ns", "idle")
+        await ask(world.cluster, "idle", "ns")
     with pytest.raises(click.ClickException, match="deviceshare rebind team"):
-        await ask_for_pod(world.cluster, "ns", "member")
+        await ask(world.cluster, "member", "ns")
     with pytest.raises(click.ClickException, match="There is no pod ns/nobody"):
-        await ask_for_pod(world.cluster, "ns", "nobody")
+        await ask(world.cluster, "nobody", "ns")
 
 
 @pytest.mark.parametrize(

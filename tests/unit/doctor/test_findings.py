@@ -13,7 +13,7 @@ from deviceshare.certificates import issuance
 from deviceshare.certificates.keeper import encode
 from deviceshare.doctor import admission, canary, handover, installation, nodes, rights
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Finding, check, listed
-from deviceshare.doctor.kinds import Attributes, NodeSoftware, Rollout, RuntimeClass
+from deviceshare.doctor.kinds import Attributes, Installation, NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import Hardware, Part
@@ -24,6 +24,7 @@ from deviceshare.kube.definitions import Crd, shipped_definitions
 from deviceshare.loops.kinds import WebhookConfiguration
 from deviceshare.loops.ports import Forbidden, Unavailable
 from tests.controlplane.rights import granted
+from tests.unit.chart.objects import named
 from tests.unit.domain.objects import AMD, GPU, a_ledger, a_node, gpus
 
 RELEASE = contract.NAMESPACE
@@ -123,20 +124,20 @@ def test_what_the_doctor_asks_about_is_what_the_chart_grants(values: dict[str, A
         Attributes(each.verb, each.group, *each.resource.partition("/")[::2], each.namespace, each.name)
         for each in granted(granting)
     }
-    set_ = {"own_ca": "certManager" not in values, "dra": True, **values.get("dra", {})}
-    assert set(rights.needed(RELEASE, values.get("roles", rights.ROLES), **set_)) == grants
+    ours = Installation(RELEASE, msgspec.convert(named(helm.render(values), "Deployment"), Rollout))
+    assert set(rights.needed(ours, dra=True)) == grants
 
 
 def test_a_missing_right_is_found_with_its_name() -> None:
     """What is said is what kubectl auth can-i takes."""
     denied = [Attributes("patch", contract.API_GROUP, "nodedevices", "status")]
-    assert "sa may not patch nodedevices/status.deviceshare.io" in only(rights.judge_own("sa", denied))
-    assert rights.judge_own("sa", []) == []
+    assert "sa may not patch nodedevices/status.deviceshare.io" in only(rights.judge("sa", denied))
+    assert rights.judge("sa", []) == []
 
 
 def test_a_person_with_few_rights_is_warned_only() -> None:
     """They may be meant to have few."""
-    assert "you may not create pods" in only(rights.judge_person([Attributes("create", "", "pods")]), WARNING)
+    assert "you may not create pods" in only(rights.judge("", [Attributes("create", "", "pods")]), WARNING)
 
 
 # Replicas

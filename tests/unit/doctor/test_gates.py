@@ -46,7 +46,7 @@ def test_the_mode_is_read_from_a_pod_where_no_deployment_says_it() -> None:
 
 def test_the_rights_that_it_needs_are_those_that_the_chart_grants() -> None:
     """A scheduler's are not among them."""
-    needed = {(each.verb, each.resource, each.subresource) for each in rights.needed(RELEASE, gates=True)}
+    needed = {(each.verb, each.resource, each.subresource) for each in rights.needed(Installation(RELEASE, gated=True))}
     assert ("patch", "nodes", "status") in needed
     assert ("create", "pods", "binding") not in needed
     assert {("delete", "pods", ""), ("patch", "pods", "")} <= needed

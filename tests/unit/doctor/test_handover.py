@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding
 from deviceshare.doctor.handover import Stack, injects_by_nri, judge, summary
-from deviceshare.doctor.kinds import ClusterPolicy, Installation, NodeSoftware, Rollout, RuntimeClass
+from deviceshare.doctor.kinds import ClusterPolicy, NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.hardware import Part, Publication, Withheld
 from deviceshare.domain.objects.ledger import NodeDevices
+from tests.unit.doctor.installations import deployed
 from tests.unit.domain.objects import GPU, a_ledger, gpus
 
 
@@ -23,12 +24,6 @@ def a_machine(runtime: str = "containerd://1.7.34") -> NodeSoftware:
 
 def a_policy(**cdi: Any) -> ClusterPolicy:
     return msgspec.convert({"metadata": {"name": "cluster-policy"}, "spec": {"cdi": cdi}}, ClusterPolicy)
-
-
-def deployed(*flags: str) -> Installation:
-    containers = [{"name": "deviceshare", "args": ["run", *flags]}]
-    found = msgspec.convert({"spec": {"template": {"spec": {"containers": containers}}}}, Rollout)
-    return Installation("deviceshare-system", found)
 
 
 def a_toolkit(tag: str) -> Rollout:

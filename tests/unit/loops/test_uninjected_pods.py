@@ -27,6 +27,7 @@ from deviceshare.loops.leader.uninjected_pods import (
     uninjected,
 )
 from deviceshare.loops.ports import ApiError, Conflict, Forbidden
+from tests.unit.doctor.installations import deployed
 from tests.unit.domain.objects import INJECTED, a_pod, a_share_pod
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now
@@ -115,7 +116,7 @@ async def test_a_pod_that_slipped_past_admission_is_recreated_injected() -> None
             assert REASON in world.recorder.reasons(name)
         [said] = {text for _, name, _, text in world.recorder.events if name == "rs"}
         assert said.startswith("deleted pod rs-1, so that ReplicaSet rs recreates it: deviceshare's admission was not")
-        granted = {(each.verb, each.resource) for each in rights.needed("here", ["controller"])}
+        granted = {(each.verb, each.resource) for each in rights.needed(deployed("--roles=controller"))}
         assert {(verb, plural) for verb, plural, _ in world.cluster.requests} <= granted
 
 
