@@ -66,7 +66,7 @@ class LimitsOutcome(NamedTuple):
     """Of one look."""
 
     mode: str = ""
-    """HOOK, BY_AGENT, INTERCEPT, or "" where memory isn't limited."""
+    """One of ENFORCING, INTERCEPT, or "" where memory isn't limited."""
     obstacle: str = ""
     """Why it isn't, with the cure."""
     reports: tuple[LimitReport, ...] = ()
@@ -163,7 +163,8 @@ class MemoryLimits:
         """What was lowered since the event loop last said what is wanted."""
         self._refused: dict[LimitKey, int] = {}
         """What those use, in MiB, that were to have less."""
-        self._retry: dict[Path, float] = {}
+        self._retry: dict[Path, tuple[float, str]] = {}
+        """When limits that were refused are retried, and why they were."""
         self._audited = self._probed = float("-inf")
         self._obstacle = ""
         self._kubepods: list[Path] = []
@@ -268,7 +269,7 @@ class MemoryLimits:
         found = self._groups({pod.uid: pod for pod in wanted}) if wanted else []
         here = {each.group for each in found}
         self._known = {key: limit for key, limit in self._known.items() if key[0] in here}
-        self._retry = {group: at for group, at in self._retry.items() if group in here}
+        self._retry = {group: each for group, each in self._retry.items() if group in here}
         reports: list[LimitReport] = []
         todo = [each for each in found if audit or self._is_new(each, now)]
         if todo:
@@ -280,8 +281,8 @@ class MemoryLimits:
             name, limits = each.pod.of(each.container_id)
             for uuid in limits:
                 if (each.group, uuid) not in self._known and each.group.exists():  # else it has ended meanwhile
-                    why = "the driver refused it: see the agent's log"
-                    reports.append(LimitReport(each.pod.pod, each.pod.uid, name, uuid, missing=why))
+                    _, why = self._retry.get(each.group, (now, "not tried yet"))
+                    reports.append(LimitReport(each.pod.pod, each.pod.uid, name, uuid, missing=f"not set: {why}"))
         if audit and known:
             self._audited = now
         groups = len(here) - len({report.uid for report in reports})
@@ -333,7 +334,7 @@ class MemoryLimits:
     def _is_new(self, found: _LimitedGroup, now: float) -> bool:
         _, limits = self._limits(found)
         changed = any(self._known.get((found.group, uuid)) != limit for uuid, limit in limits.items())
-        return changed and now >= self._retry.get(found.group, now)
+        return changed and now >= self._retry.get(found.group, (now, ""))[0]
 
     def _apply(self, found: _LimitedGroup, news: list[_News], *, silent: bool) -> None:
         """Has the container have its limits. `silent`: that a new one has none yet is no news."""
@@ -357,7 +358,7 @@ class MemoryLimits:
                 self._known[key] = limit
             except DriverTrouble as error:
                 self._known.pop(key, None)
-                self._retry[found.group] = time.monotonic() + 1
+                self._retry[found.group] = time.monotonic() + 1, str(error)
                 if found.group.exists():  # else it has ended meanwhile
                     log.warning(
                         "Failed to limit memory", pod=found.pod.pod, container=name, uuid=uuid, error=str(error)

@@ -118,7 +118,7 @@ async def test_what_the_hook_did_is_left_and_what_it_did_not_is_repaired(shop: N
         shop.set(draft, 8192, 8192)
         draft.rename(done)
         missed = shop.start(2, 2)
-        await until(lambda: shop.of(missed) == (8192, 8192))
+        await until(lambda: shop.of(missed) == (8192, 8192) and shop.repairs > 0)
         assert (agent.outcome.mode, shop.repairs) == (HOOK, 1)
 
 

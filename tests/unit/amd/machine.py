@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ class DmemKernel:
     def __init__(self, root: Path, regions: dict[str, int]) -> None:
         self.root = root
         self.regions = list(regions)
+        self._mutex = threading.Lock()
         self.refused: set[str] = set()
         """Names of files that may not be written."""
         root.mkdir(exist_ok=True)
@@ -68,23 +70,28 @@ class DmemKernel:
         (root / "dmem.capacity").write_text("".join(f"{name} {size}\n" for name, size in regions.items()))
 
     def make(self, group: Path) -> None:
-        """A group, and those above it."""
+        """A group, and those above it: with all their files at once."""
         for each in [*reversed(group.relative_to(self.root).parents), group.relative_to(self.root)]:
-            directory = self.root / each
-            if not directory.exists():
-                directory.mkdir()
-                (directory / "cgroup.subtree_control").write_text("cpu memory\n")
-                self._appear(directory)
+            directory, draft = self.root / each, self.root.with_name("draft")
+            with self._mutex:
+                if not directory.exists():
+                    draft.mkdir()
+                    (draft / "cgroup.subtree_control").write_text("cpu memory\n")
+                    if "dmem" in (directory.parent / "cgroup.subtree_control").read_text().split():
+                        self._appear(draft)
+                    draft.rename(directory)
 
     def _appear(self, group: Path) -> None:
-        """Its files are there if the group above passes the controller on."""
-        if "dmem" in (group.parent / "cgroup.subtree_control").read_text().split():
-            for name, value in (("max", "max"), ("min", "0"), ("low", "0"), ("current", "0")):
-                if not (group / f"dmem.{name}").exists():
-                    _replace(group / f"dmem.{name}", "".join(f"{region} {value}\n" for region in self.regions))
+        """The files of a group to which the controller is passed on."""
+        for name, value in (("max", "max"), ("min", "0"), ("low", "0"), ("current", "0")):
+            _replace(group / f"dmem.{name}", "".join(f"{region} {value}\n" for region in self.regions))
 
     def write(self, path: Path, text: str) -> None:
         """As write(2) to one of its files."""
+        with self._mutex:
+            self._write(path, text)
+
+    def _write(self, path: Path, text: str) -> None:
         if path.name in self.refused:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         if not path.exists():
@@ -93,7 +100,7 @@ class DmemKernel:
             assert text == "+dmem"
             _replace(path, f"{path.read_text().strip()} dmem\n")
             for child in path.parent.iterdir():
-                if child.is_dir():
+                if child.is_dir() and not (child / "dmem.max").exists():
                     self._appear(child)
             return
         region, _, value = text.partition(" ")
