@@ -22,18 +22,18 @@ from deviceshare.domain.objects.hardware import DMEM, Part
 from deviceshare.domain.vendors import AMD
 
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_NVIDIA: Final = ("0x10de", "0x03")
-"""What `vendor` and `class` of its display controllers begin with."""
 _GPU_NODE: Final = re.compile(r"^drm_render_minor [1-9]", re.MULTILINE)
+_NVIDIA: Final = "0x10de"
+_DISPLAY: Final = "0x03"
+"""How the classes of display controllers begin."""
 _WHOLE: Final = "SPX"
 
 
 def is_here(sysfs: Path) -> bool:
     """Whether the node's GPUs are AMD's. Beside one of NVIDIA's, whatever its driver does, they are a CPU's own."""
-    others = (sysfs / "bus/pci/devices").glob("*")
     return bool(_gpus(sysfs)) and not any(
-        _text(each / "vendor").startswith(_NVIDIA[0]) and _text(each / "class").startswith(_NVIDIA[1])
-        for each in others
+        _text(each / "vendor") == _NVIDIA and _text(each / "class").startswith(_DISPLAY)
+        for each in (sysfs / "bus/pci/devices").glob("*")
     )
 
 
@@ -62,10 +62,9 @@ def read_usage(sysfs: Path) -> list[DeviceUse]:
     uses = []
     for index, gpu in enumerate(_gpus(sysfs)):
         with suppress(OSError, ValueError):
-            part, used, busy = _part(index, gpu), _text(gpu / "mem_info_vram_used"), _text(gpu / "gpu_busy_percent")
-            mib = int(used) // MIB if used.isdecimal() else None
-            utilization = int(busy) if busy.isdecimal() else None
-            uses.append(DeviceUse(index, part.uuid, mib, part.memory_mib, utilization))
+            part, used = _part(index, gpu), _number(gpu / "mem_info_vram_used")
+            mib = None if used is None else used // MIB
+            uses.append(DeviceUse(index, part.uuid, mib, part.memory_mib, _number(gpu / "gpu_busy_percent")))
     return uses
 
 
@@ -89,7 +88,6 @@ def _known_to_kfd(sysfs: Path) -> int:
 
 def _part(index: int, gpu: Path) -> Part:
     """Raises OSError and ValueError."""
-    numa = _text(gpu / "numa_node")
     return Part(
         AMD.resource,
         index,
@@ -97,7 +95,7 @@ def _part(index: int, gpu: Path) -> Part:
         model=_text(gpu / "product_name"),
         memory_mib=int((gpu / "mem_info_vram_total").read_text()) // MIB,
         pci=gpu.name,
-        numa_node=int(numa) if numa.isdecimal() else None,  # -1 where there is only one
+        numa_node=_number(gpu / "numa_node"),
     )
 
 
@@ -108,6 +106,11 @@ def _uuid(gpu: Path) -> str:
     except FileNotFoundError:
         return ""
     return f"{number:#x}" if number else ""
+
+
+def _number(path: Path) -> int | None:
+    """None where it isn't shown, or negative, as numa_node is where there is one only."""
+    return int(text) if (text := _text(path)).isdecimal() else None
 
 
 def _text(path: Path) -> str:
@@ -169,7 +172,9 @@ class Dmem:
         try:
             if not (group / "dmem.max").exists():
                 return UNLIMITED  # The controller isn't passed on to it yet.
-            soft, hard, used = (_value(group / f"dmem.{name}", region) for name in ("min", "max", "current"))
+            soft, hard, used = (
+                _value((group / f"dmem.{name}").read_text(), region) for name in ("min", "max", "current")
+            )
         except OSError as error:
             raise DriverTrouble(f"{error}") from error
         return GroupMemory(soft, hard, used)
@@ -182,14 +187,14 @@ class Dmem:
                 self._pass_on(self._root / above)
             hard = "max" if limits.hard == UNLIMITED.hard else limits.hard
             self._write(group / "dmem.max", f"{region} {hard}")
-            if _value(group / "dmem.max", region) != limits.hard:
+            if _value((group / "dmem.max").read_text(), region) != limits.hard:
                 # It refuses silently (page_counter_set_max).
                 raise DriverTrouble("the kernel kept the former limit, as where more is in use")
             self._write(group / "dmem.min", f"{region} {limits.soft}")
             # What is kept for a group counts as far as the groups above it keep it; what they keep beyond that is
             # everybody's below them. What has ended is subtracted with the next write, before which nobody wants it.
             for above in group.relative_to(self._root).parents[:-1]:
-                kept = sum(_value(each, region) for each in (self._root / above).glob("*/dmem.min"))
+                kept = sum(_value(_text(each), region) for each in (self._root / above).glob("*/dmem.min"))
                 self._write(self._root / above / "dmem.min", f"{region} {kept}")
         except OSError as error:
             raise DriverTrouble(f"{error}") from error
@@ -220,9 +225,9 @@ def _regions(text: str, address: str) -> list[str]:
     return [name for name, _ in _lines(text) if name.startswith(f"drm/{address}/vram")]
 
 
-def _value(path: Path, region: str) -> int:
+def _value(text: str, region: str) -> int:
     """Of a region that isn't there 0."""
-    found = dict(_lines(path.read_text())).get(region, "0")
+    found = dict(_lines(text)).get(region, "0")
     return UNLIMITED.hard if found == "max" else int(found)
 
 

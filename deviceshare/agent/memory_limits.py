@@ -31,7 +31,7 @@ from deviceshare.domain.device_health.memory_limits import (
     limits_of,
     unintercepted,
 )
-from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, INTERCEPT, MAX_LIMITS, NO_LIMITS, LimitReport
+from deviceshare.domain.objects.hardware import BY_AGENT, DMEM, HOOK, INTERCEPT, MAX_LIMITS, NO_LIMITS, LimitReport
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.shares import in_gib
 from deviceshare.loops.kinds import PODS
@@ -323,6 +323,9 @@ class MemoryLimits:
 
     def _limits(self, found: _LimitedGroup) -> tuple[str, Mapping[str, Limit]]:
         name, limits = found.pod.of(found.container_id)
+        if not name and self._driver.mode == DMEM:
+            # It may be the sandbox, which uses nothing, and the groups above keep what those below keep together.
+            return name, {uuid: limit._replace(soft=0) for uuid, limit in limits.items()}
         for uuid, limit in limits.items() if self._held else ():
             held = self._held.get((found.pod.uid, name, uuid), limit)
             if (held.hard, held.soft) < (limit.hard, limit.soft):

@@ -44,6 +44,8 @@ class LimitedNode(Node):
         self.claims: dict[str, Any] = {}
         self.reported: list[LimitReport] | None = []
         """What the API server has of the agent's report; None while it takes no report."""
+        self.described: dict[int, tuple[list[Any], dict[str, str]]] = {}
+        self.running: dict[int, dict[str, int]] = {}
         self.repairs, self.delays = 0, list[float]()
         self.hook = self.split = self.intercepts = False
         self.mode = BY_AGENT
@@ -80,7 +82,10 @@ class LimitedNode(Node):
         """The pod as the API server shows it, with the containers that the kubelet has reported, and their IDs."""
         told = {contract.SHARES: msgspec.json.encode(shares).decode()}
         told |= {f"{contract.PREFIX}{name.replace('_', '-')}": value for name, value in more.items()}
-        statuses = [{"name": n, "containerID": f"containerd://{container_id(i)}"} for n, i in (running or {}).items()]
+        self.described[number] = shares, more
+        self.running.setdefault(number, {}).update(running or {})
+        running = self.running[number].items()
+        statuses = [{"name": name, "containerID": f"containerd://{container_id(each)}"} for name, each in running]
         self.version += 1
         meta: dict[str, Any] = {"name": f"p{number}", "namespace": "ns", "uid": pod_uid(number), "annotations": told}
         meta["resourceVersion"] = str(self.version)
@@ -91,14 +96,17 @@ class LimitedNode(Node):
         parts = [Part(self.resource, index, uuid, "H100", 81920) for index, uuid in enumerate(self.uuids)]
         self.set_ledger(Hardware(devices=parts, limits=self.reported or []), self.claims)
 
-    def start(self, number: int, container: int, *, systemd: bool = False) -> Path:
-        """A container's control group, as a runtime makes it."""
+    def start(self, number: int, container: int, name: str = "main", *, systemd: bool = False) -> Path:
+        """A container's control group, as a runtime makes it; without a name the kubelet doesn't report it."""
         uid = pod_uid(number)
         place = f"kubelet/kubepods/burstable/pod{uid}/{container_id(container)}"
         if systemd:
             slices = f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid.replace('-', '_')}.slice"
             place = f"{slices}/cri-containerd-{container_id(container)}.scope"
         self.make(self.root / place)
+        if name and number in self.described:
+            shares, more = self.described[number]
+            self.describe(number, shares, {name: container}, **more)
         return self.root / place
 
     @asynccontextmanager

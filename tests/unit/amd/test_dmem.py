@@ -1,10 +1,14 @@
 """Limits of AMD's GPUs' memory, over files that are kept as the kernel keeps them."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from deviceshare import amd
+from deviceshare import amd, nvidia
+from deviceshare.agent.process import _limit_driver
+from deviceshare.agent.settings import AgentSettings
 from deviceshare.domain.device_health.examination import DriverTrouble
 from deviceshare.domain.device_health.memory_limits import UNLIMITED, GroupMemory
 from tests.unit.amd.machine import MIB, UNIQUE, DmemKernel, Sysfs
@@ -103,6 +107,12 @@ def test_a_node_that_can_not_says_why_and_what_to_do(kernel: DmemKernel, dmem: a
     assert "amdgpu doesn't have the kernel count memory of GPU 0000:06:00.0" in dmem.limits_obstacle()
     (kernel.root / "dmem.capacity").unlink()
     assert "boot 6.14 or later" in dmem.limits_obstacle()
+
+
+def test_an_agent_limits_memory_by_what_its_node_has(kernel: DmemKernel, tmp_path: Path) -> None:
+    for sysfs, driver in ((kernel.root.parent / "sys", amd.Dmem), (tmp_path, nvidia.Driver)):
+        settings = cast("AgentSettings", SimpleNamespace(sys_root=sysfs, cgroup_root=kernel.root))
+        assert isinstance(_limit_driver(settings), driver)
 
 
 def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
