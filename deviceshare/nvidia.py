@@ -15,17 +15,17 @@ from contextlib import suppress
 from ctypes import c_void_p, cast
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import pynvml
 from msgspec import Struct
 
 from deviceshare.domain.device_health.containers import ProcessUse
-from deviceshare.domain.device_health.examination import DeviceUse, Inventory, Xid
-from deviceshare.domain.objects.hardware import NUMA, NVLINK, SWITCH, Link, Part
+from deviceshare.domain.device_health.examination import DeviceUse, DriverTrouble, Inventory, Xid
+from deviceshare.domain.device_health.memory_limits import MIB, GroupMemory
+from deviceshare.domain.objects.hardware import BY_AGENT, NUMA, NVLINK, SWITCH, Link, Part
 from deviceshare.domain.vendors import NVIDIA
 
-MIB: Final = 1024 * 1024
 _NVSWITCH: Final = "NVSwitch"
 _LEVELS: Final = {
     pynvml.NVML_TOPOLOGY_INTERNAL: SWITCH,  # two GPUs on one board
@@ -95,7 +95,7 @@ https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 """
 
 
-class NoDriver(Exception):
+class NoDriver(DriverTrouble):
     """NVML can't be used at all; the text says why, and what to do."""
 
 
@@ -103,7 +103,7 @@ class NoLibrary(NoDriver):
     """The library of NVIDIA's driver is not in the container."""
 
 
-class NvmlRefused(Exception):
+class NvmlRefused(DriverTrouble):
     """NVML answered with an error that says nothing about the GPU's health."""
 
 
@@ -154,7 +154,15 @@ class Driver:
     """NVML, from `start` to `stop`. In between the other functions of this module may be called.
 
     NVML finds a GPU that it lost only when it starts again. Handles and event sets from before are void then.
+
+    From r615 on it limits memory by control groups: https://docs.nvidia.com/deploy/mps/ (memory partitioning).
     """
+
+    mode: Final = BY_AGENT
+
+    def __init__(self, root: Path = Path("/sys/fs/cgroup")) -> None:
+        """`root` is where control groups are mounted."""
+        self._root = root
 
     def start(self) -> None:
         """Raises NoDriver."""
@@ -175,6 +183,37 @@ class Driver:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def limits_obstacle(self) -> str:
+        """Why memory can't be limited by control groups here, with the cure; "" where it can."""
+        gpus, _ = _find_gpus()
+        for gpu in gpus:
+            try:
+                _limits_of(gpu.handle, self._root)
+            except pynvml.NVMLError as error:
+                if error.value == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                    version = _ask_if_known(pynvml.nvmlSystemGetDriverVersion) or "of this node"
+                    return f"NVIDIA's driver {version} has no memory limits: install r615 or later"
+                if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
+                    return f"GPU {gpu.index} supports no memory limits: use whole GPUs or MIG there"
+                # Of this group alone: each container's is asked for in turn.
+        return "" if gpus else "no GPU answers: run nvidia-smi on the node"
+
+    def read_limits(self, uuid: str, group: Path) -> GroupMemory:
+        """The control group's limits on a GPU. Raises NoDriver and NvmlRefused."""
+        found = _ask(_limits_of, _ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), group)
+        return GroupMemory(found.softLimit, found.hardLimit, found.currentUsed)
+
+    def set_limits(self, uuid: str, group: Path, limits: GroupMemory) -> None:
+        """Sets the control group's limits on a GPU, which takes CAP_SYS_ADMIN. Raises NoDriver and NvmlRefused."""
+        wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(group), limits.soft, limits.hard)
+        _ask(pynvml.nvmlDeviceSetMemoryLimits_v1, _ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), wanted)
+
+
+def _limits_of(handle: Any, group: Path) -> Any:
+    found = pynvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(group))
+    pynvml.nvmlDeviceGetMemoryLimits_v1(handle, found)
+    return found
 
 
 def _find_gpus() -> tuple[list[_Gpu], dict[int, str]]:
@@ -344,56 +383,6 @@ def _pci(function: Callable[..., Any], *arguments: object) -> str:
         return f"{int(domain, 16):04x}:{rest}"
     except ValueError:  # of a GPU without PCI, or no text at all
         return ""
-
-
-class GroupMemory(NamedTuple):
-    """What a control group may use of a GPU's memory, in bytes."""
-
-    soft: int
-    """What is kept for it while others want memory, too."""
-    hard: int
-    """Beyond which its allocations fail."""
-    used: int = 0
-
-
-UNLIMITED: Final = GroupMemory(0, pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
-
-
-def memory_limits_obstacle(group: Path) -> str:
-    """Why memory can't be limited by control groups here, with the cure; "" where it can. Needs a started Driver.
-
-    `group` is any control group. https://docs.nvidia.com/deploy/mps/ (memory partitioning), driver r615 and later.
-    """
-    gpus, _ = _find_gpus()
-    for gpu in gpus:
-        try:
-            _limits_of(gpu.handle, group)
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
-                version = _ask_if_known(pynvml.nvmlSystemGetDriverVersion) or "of this node"
-                return f"NVIDIA's driver {version} has no memory limits: install r615 or later"
-            if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
-                return f"GPU {gpu.index} supports no memory limits: use whole GPUs or MIG there"
-            # Of this group alone: each container's is asked for in turn.
-    return "" if gpus else "no GPU answers: run nvidia-smi on the node"
-
-
-def read_memory_limits(uuid: str, group: Path) -> GroupMemory:
-    """The control group's limits on a GPU; needs a started Driver. Raises NoDriver and NvmlRefused."""
-    found = _ask(_limits_of, _ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), group)
-    return GroupMemory(found.softLimit, found.hardLimit, found.currentUsed)
-
-
-def set_memory_limits(uuid: str, group: Path, limits: GroupMemory) -> None:
-    """Sets the control group's limits on a GPU, which takes CAP_SYS_ADMIN; raises NoDriver and NvmlRefused."""
-    wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(group), limits.soft, limits.hard)
-    _ask(pynvml.nvmlDeviceSetMemoryLimits_v1, _ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), wanted)
-
-
-def _limits_of(handle: Any, group: Path) -> Any:
-    found = pynvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(group))
-    pynvml.nvmlDeviceGetMemoryLimits_v1(handle, found)
-    return found
 
 
 class Watch:

@@ -89,7 +89,10 @@ class Allocations:
             self._changed()
 
     def _join(self, answer: Iterable[Allocated]) -> list[Allocation]:
-        numbers = {(part.resource, part.uuid): part.index for part in self._parts() if part.uuid}
+        # NVIDIA's plugin names devices by UUID, AMD's by PCI address.
+        numbers = {
+            (part.resource, name): part.index for part in self._parts() for name in (part.uuid, part.pci) if name
+        }
         earlier = {allocation.pod: allocation for allocation in self.known or ()}
         joined = []
         for allocated in answer:
@@ -114,7 +117,7 @@ class Allocations:
 
 
 def _number(numbers: Mapping[tuple[str, str], int], resource: str, device: str) -> int:
-    """The index of a device by the plugin's name for it: UUID, `UUID::0` where pods share it in time, or index."""
+    """The index of a device by its plugin's name for it: UUID, `UUID::0` for turns on it, PCI address, or index."""
     name = device.partition("::")[0]
     if name.isdecimal():
         return int(name)

@@ -1,8 +1,9 @@
-"""The reader of the node's devices through NVML, in a thread of its own, of their processes, and of CDI specifications.
+"""The reader of the node's devices, in a thread of its own, of their processes, and of CDI specifications.
 
-A call of NVML may hang as long as a device is unhealthy, and the thread with it: it is a daemon that is never joined,
-and silence beyond a limit counts as a driver that doesn't answer. Between two readings the thread listens for Xid
-errors, which the driver reports once, and only to those already listening.
+AMD's GPUs are read through sysfs, NVIDIA's through NVML. A call of NVML may hang as long as a device is unhealthy, and
+the thread with it: it is a daemon that is never joined, and silence beyond a limit counts as a driver that doesn't
+answer. Between two readings the thread listens for Xid errors, which the driver reports once, and only to those already
+listening.
 """
 
 import asyncio
@@ -20,9 +21,9 @@ import structlog
 import yaml
 from msgspec.structs import replace
 
-from deviceshare import nvidia
+from deviceshare import amd, nvidia
 from deviceshare.agent.process_table import ProcessTable
-from deviceshare.domain.device_health.examination import DeviceUse, Inventory, Reading, Xid
+from deviceshare.domain.device_health.examination import DeviceUse, DriverTrouble, Inventory, Reading, Xid
 from deviceshare.domain.vendors import NVIDIA
 
 log = structlog.get_logger(__name__)
@@ -38,7 +39,9 @@ HANG_SECONDS: Final = 30.0
 _WAIT_SECONDS: Final = 1.0
 _GATHER_SECONDS: Final = 0.2
 """One fault is reported as several errors."""
-HUNG: Final = f"the driver has not answered for {HANG_SECONDS:.0f} s: run nvidia-smi on the node, it may need a reboot"
+HUNG: Final = (
+    f"the driver has not answered for {HANG_SECONDS:.0f} s: run nvidia-smi or amd-smi on the node, it may need a reboot"
+)
 MAX_FILES: Final = 128
 """Of one directory; vendors write one or two."""
 MAX_BYTES: Final = 1 << 20
@@ -205,15 +208,24 @@ class DeviceReader:
         while not self._closing.is_set():
             begun = time.monotonic()
             try:
+                if amd.is_here(self._sysfs):
+                    self._send(loop, self._read_amd())
+                    self._closing.wait(LOOK_SECONDS)
+                    continue
                 with nvidia.Driver():
                     self._read_and_listen(loop)
-            except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
+            except DriverTrouble as error:
                 self._send(loop, Reading(boot_id=self._boot_id, trouble=str(error)))
             except Exception as error:  # a bug of the agent must not look like a healthy device
                 log.exception("Failed to read the devices")
                 self._send(loop, Reading(boot_id=self._boot_id, trouble=f"the agent failed: {error}"))
             if time.monotonic() - begun < RESTART_SECONDS:
                 self._closing.wait(RETRY_SECONDS)
+
+    def _read_amd(self) -> Reading:
+        """At each look all of it: it takes files that cost nothing."""
+        now = time.monotonic()
+        return self._reading(amd.read_inventory(self._sysfs), amd.read_usage(self._sysfs), now)
 
     def _read_and_listen(self, loop: asyncio.AbstractEventLoop) -> None:
         """Returns when NVML has to be restarted."""
@@ -279,7 +291,7 @@ class DeviceReader:
 
     def _reading(self, inventory: Inventory, uses: list[DeviceUse], read_at: float) -> Reading:
         xids, self._xids = self._xids, []
-        uuids = [part.uuid for part in inventory.devices if not part.mig]
+        whole = [part for part in inventory.devices if not part.mig]
         described = [
             replace(use, processes=[seen for each in use.processes if (seen := self._processes.described(each))])
             for use in uses
@@ -290,8 +302,8 @@ class DeviceReader:
             described,
             xids,
             boot_id=self._boot_id,
-            cdi_kinds=self._specs.kinds(uuids),
-            runtime=self._specs.injected(self._visible) if uuids else "",
+            cdi_kinds=self._specs.kinds([part.uuid for part in whole]),
+            runtime=self._specs.injected(self._visible) if whole and whole[0].resource == NVIDIA.resource else "",
             read_at=read_at,
         )
 

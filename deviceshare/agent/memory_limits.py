@@ -1,8 +1,8 @@
 """Limits of device memory: set for each container with a share, by its control group, and audited.
 
-The driver enforces them, whatever a program does (NVIDIA's r615, https://docs.nvidia.com/deploy/mps/). Where the node
-has NVIDIA's hook, that sets them before the container starts, and this repairs what it finds otherwise. A thread of its
-own looks for control groups a few times a second: the kubelet's report of a container comes a second later.
+NVIDIA's driver (r615) or the kernel (AMD's GPUs) enforces them, whatever a program does. Where the node has NVIDIA's
+hook, that sets them before the container starts, and this repairs what it finds otherwise. A thread of its own looks
+for control groups a few times a second: the kubelet's report of a container comes a second later.
 """
 
 import asyncio
@@ -13,22 +13,25 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, Self
 
 import structlog
 
-from deviceshare import nvidia
 from deviceshare.agent.own_node import OwnNode
 from deviceshare.domain.device_health.containers import control_group_of
+from deviceshare.domain.device_health.examination import DriverTrouble
 from deviceshare.domain.device_health.memory_limits import (
+    MIB,
     NO_LIMIT,
+    UNLIMITED,
+    GroupMemory,
     Limit,
     LimitKey,
     PodLimits,
     limits_of,
     unintercepted,
 )
-from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, INTERCEPT, MAX_LIMITS, NO_LIMITS, LimitReport
+from deviceshare.domain.objects.hardware import BY_AGENT, DMEM, HOOK, INTERCEPT, MAX_LIMITS, NO_LIMITS, LimitReport
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.shares import in_gib
 from deviceshare.loops.kinds import PODS
@@ -47,7 +50,7 @@ SEARCH_SECONDS: Final = 2.0
 GATHER_SECONDS: Final = 0.05
 SLOW_SECONDS: Final = 30.0
 """For so long a look may last; then the driver hangs."""
-_HUNG: Final = "NVIDIA's driver doesn't answer: run nvidia-smi on the node"
+_HUNG: Final = "the driver doesn't answer: run nvidia-smi or amd-smi on the node"
 _DEPTH: Final = 6
 """Of pods' control groups below the root, with nested clusters."""
 _SWITCHED_OFF: Final = "the agent is not to set memory limits: set shares.memoryLimits=agent in the chart's values"
@@ -63,7 +66,7 @@ class LimitsOutcome(NamedTuple):
     """Of one look."""
 
     mode: str = ""
-    """HOOK, BY_AGENT, INTERCEPT, or "" where memory isn't limited."""
+    """One of ENFORCING, INTERCEPT, or "" where memory isn't limited."""
     obstacle: str = ""
     """Why it isn't, with the cure."""
     reports: tuple[LimitReport, ...] = ()
@@ -71,6 +74,30 @@ class LimitsOutcome(NamedTuple):
     """Control groups that have all their limits."""
     complete: bool = False
     """Whether pods and ledger were known, and every limit has been read once."""
+
+
+class LimitDriver(Protocol):
+    """What limits the memory of the node's GPUs. It is used between its entry and its exit, and each call raises
+    DriverTrouble."""
+
+    @property
+    def mode(self) -> str:
+        """One of ENFORCING."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def limits_obstacle(self) -> str:
+        """Why it can't here, with the cure; "" where it can."""
+        ...
+
+    def read_limits(self, uuid: str, group: Path) -> GroupMemory: ...
+
+    def set_limits(self, uuid: str, group: Path, limits: GroupMemory) -> None:
+        """Afterwards these are the limits."""
+        ...
 
 
 class _LimitedGroup(NamedTuple):
@@ -90,6 +117,7 @@ class MemoryLimits:
         self,
         node: OwnNode,
         changed: Callable[[], object],
+        driver: Callable[[], LimitDriver],
         *,
         mode: str = NO_LIMITS,
         root: Path = Path("/sys/fs/cgroup"),
@@ -100,7 +128,7 @@ class MemoryLimits:
         on_limited: Callable[[float], object] = lambda _: None,
         on_repaired: Callable[[], object] = lambda: None,
     ) -> None:
-        """`mode` is one of LIMIT_MODES, `root` where control groups are mounted.
+        """`driver` says which one the node has, `mode` is one of LIMIT_MODES, `root` where control groups are mounted.
 
         `intercepts` says whether HAMi-core is loaded in programs where the driver doesn't limit memory,
         `hook` says whether the node's CDI specifications have NVIDIA's hook, `split` whether a GPU is split by MIG, and
@@ -113,6 +141,8 @@ class MemoryLimits:
         self._by_driver = mode in (BY_AGENT, HOOK)
         self.outcome = LimitsOutcome() if self._by_driver else self._none(_SWITCHED_OFF)
         self._node = node
+        self._driver_here = driver
+        self._driver = driver()
         self._on_limited = on_limited
         self._on_repaired = on_repaired
         self._changed = changed
@@ -133,7 +163,8 @@ class MemoryLimits:
         """What was lowered since the event loop last said what is wanted."""
         self._refused: dict[LimitKey, int] = {}
         """What those use, in MiB, that were to have less."""
-        self._retry: dict[Path, float] = {}
+        self._retry: dict[Path, tuple[float, str]] = {}
+        """When limits that were refused are retried, and why they were."""
         self._audited = self._probed = float("-inf")
         self._obstacle = ""
         self._kubepods: list[Path] = []
@@ -231,25 +262,27 @@ class MemoryLimits:
             self._obstacle, self._probed = self._probe(), now
         if self._obstacle:
             return self._none(self._obstacle)
-        mode = HOOK if self._mode == HOOK and self._hook() else BY_AGENT
+        mode = self._driver.mode
+        if (self._mode, mode) == (HOOK, BY_AGENT) and self._hook():
+            mode = HOOK
         audit, first = now - self._audited >= AUDIT_SECONDS, self._audited == float("-inf")
         found = self._groups({pod.uid: pod for pod in wanted}) if wanted else []
         here = {each.group for each in found}
         self._known = {key: limit for key, limit in self._known.items() if key[0] in here}
-        self._retry = {group: at for group, at in self._retry.items() if group in here}
+        self._retry = {group: each for group, each in self._retry.items() if group in here}
         reports: list[LimitReport] = []
         todo = [each for each in found if audit or self._is_new(each, now)]
         if todo:
-            with nvidia.Driver():
+            with self._driver:
                 for each in todo:
-                    self._apply(each, news, silent=mode == BY_AGENT and not first)
+                    self._apply(each, news, silent=mode != HOOK and not first)
         lowered = list(self._lower(found, news)) if any(pod.wanted for pod in wanted) else []
         for each in found:
             name, limits = each.pod.of(each.container_id)
             for uuid in limits:
                 if (each.group, uuid) not in self._known and each.group.exists():  # else it has ended meanwhile
-                    why = "the driver refused it: see the agent's log"
-                    reports.append(LimitReport(each.pod.pod, each.pod.uid, name, uuid, missing=why))
+                    _, why = self._retry.get(each.group, (now, "not tried yet"))
+                    reports.append(LimitReport(each.pod.pod, each.pod.uid, name, uuid, missing=f"not set: {why}"))
         if audit and known:
             self._audited = now
         groups = len(here) - len({report.uid for report in reports})
@@ -260,10 +293,11 @@ class MemoryLimits:
             return _VERSION_1
         if self._split():
             return "a GPU of the node is split by MIG: label such nodes otherwise, or turn MIG off"
+        self._driver = self._driver_here()  # One may be installed, or removed, while the agent runs.
         try:
-            with nvidia.Driver():
-                return nvidia.memory_limits_obstacle(self._root)
-        except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
+            with self._driver:
+                return self._driver.limits_obstacle()
+        except DriverTrouble as error:
             return str(error)
 
     def _groups(self, pods: Mapping[str, PodLimits]) -> list[_LimitedGroup]:
@@ -289,6 +323,9 @@ class MemoryLimits:
 
     def _limits(self, found: _LimitedGroup) -> tuple[str, Mapping[str, Limit]]:
         name, limits = found.pod.of(found.container_id)
+        if not name and self._driver.mode == DMEM:
+            # It may be the sandbox, which uses nothing, and the groups above keep what those below keep together.
+            return name, {uuid: limit._replace(soft=0) for uuid, limit in limits.items()}
         for uuid, limit in limits.items() if self._held else ():
             held = self._held.get((found.pod.uid, name, uuid), limit)
             if (held.hard, held.soft) < (limit.hard, limit.soft):
@@ -300,31 +337,31 @@ class MemoryLimits:
     def _is_new(self, found: _LimitedGroup, now: float) -> bool:
         _, limits = self._limits(found)
         changed = any(self._known.get((found.group, uuid)) != limit for uuid, limit in limits.items())
-        return changed and now >= self._retry.get(found.group, now)
+        return changed and now >= self._retry.get(found.group, (now, ""))[0]
 
     def _apply(self, found: _LimitedGroup, news: list[_News], *, silent: bool) -> None:
         """Has the container have its limits. `silent`: that a new one has none yet is no news."""
         name, limits = self._limits(found)
         for uuid, limit in limits.items():
-            key, wanted = (found.group, uuid), _bytes(limit)
+            key, wanted = (found.group, uuid), limit.in_bytes
             before = self._known.get(key)
             try:
-                now = nvidia.read_memory_limits(uuid, found.group)
+                now = self._driver.read_limits(uuid, found.group)
                 if (now.soft, now.hard) != (wanted.soft, wanted.hard):
-                    nvidia.set_memory_limits(uuid, found.group, wanted)
+                    self._driver.set_limits(uuid, found.group, wanted)
                     if before is None:
                         self._count(found.group)
                     # The hook takes one limit for all devices, so that one of several may have a larger one.
-                    missing = now.hard == nvidia.UNLIMITED.hard if before is None else _bytes(before).hard < now.hard
+                    missing = now.hard == UNLIMITED.hard if before is None else before.in_bytes.hard < now.hard
                     if missing and limit != NO_LIMIT and not (before is None and silent):
                         self._on_repaired()
                         who = f"container {name}" if name else "a container"
                         text = f"{who} was without its limit of {in_gib(limit.hard)} of device {uuid}: set again"
                         news.append((found.pod, "MemoryLimitMissing", text))
                 self._known[key] = limit
-            except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
+            except DriverTrouble as error:
                 self._known.pop(key, None)
-                self._retry[found.group] = time.monotonic() + 1
+                self._retry[found.group] = time.monotonic() + 1, str(error)
                 if found.group.exists():  # else it has ended meanwhile
                     log.warning(
                         "Failed to limit memory", pod=found.pod.pod, container=name, uuid=uuid, error=str(error)
@@ -336,7 +373,7 @@ class MemoryLimits:
 
     def _lower(self, found: Collection[_LimitedGroup], news: list[_News]) -> Iterator[LimitReport]:
         """Lowers limits on request, of containers that use no more than that."""
-        with nvidia.Driver():
+        with self._driver:
             for each in found:
                 name, limits = self._limits(each)
                 for uuid, limit in each.pod.wanted.get(name, {}).items() if name else ():
@@ -357,19 +394,19 @@ class MemoryLimits:
         if self._known.get((found.group, uuid)) == limit:
             return None
         try:
-            if (used := nvidia.read_memory_limits(uuid, found.group).used) <= _bytes(limit).soft:
-                nvidia.set_memory_limits(uuid, found.group, _bytes(limit))
-                used = nvidia.read_memory_limits(uuid, found.group).used
-                if used <= _bytes(limit).soft:
+            if (used := self._driver.read_limits(uuid, found.group).used) <= limit.in_bytes.soft:
+                self._driver.set_limits(uuid, found.group, limit.in_bytes)
+                used = self._driver.read_limits(uuid, found.group).used
+                if used <= limit.in_bytes.soft:
                     self._known[found.group, uuid] = limit
                     self._held[found.pod.uid, found.pod.names[found.container_id], uuid] = limit
                     return None
                 if before:  # It allocated in between.
-                    nvidia.set_memory_limits(uuid, found.group, _bytes(before))
-        except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
+                    self._driver.set_limits(uuid, found.group, before.in_bytes)
+        except DriverTrouble as error:
             log.warning("Failed to lower a limit", pod=found.pod.pod, uuid=uuid, error=str(error))
             return 0
-        return -(-used // nvidia.MIB)
+        return -(-used // MIB)
 
 
 def is_intercepted(proc: Path) -> bool:
@@ -399,9 +436,3 @@ def _named(directory: Path, fits: Callable[[str], bool]) -> list[Path]:
             return [Path(each.path) for each in entries if fits(each.name) and each.is_dir(follow_symlinks=False)]
     except OSError:
         return []  # it has gone
-
-
-def _bytes(limit: Limit) -> nvidia.GroupMemory:
-    if limit == NO_LIMIT:
-        return nvidia.UNLIMITED
-    return nvidia.GroupMemory(limit.soft * nvidia.MIB, limit.hard * nvidia.MIB)

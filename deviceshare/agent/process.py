@@ -12,10 +12,10 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from deviceshare import __version__, daemon, kubelet, timestamps
+from deviceshare import __version__, amd, daemon, kubelet, nvidia, timestamps
 from deviceshare.agent.allocations import Allocations
 from deviceshare.agent.device_reader import CdiSpecs, DeviceReader
-from deviceshare.agent.memory_limits import MemoryLimits, is_intercepted
+from deviceshare.agent.memory_limits import LimitDriver, MemoryLimits, is_intercepted
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.agent.monitor import DeviceMonitor
 from deviceshare.agent.own_node import NODE_PODS, OwnNode
@@ -90,6 +90,7 @@ class Agent:
         self._limits = MemoryLimits(
             node,
             lambda: self._monitor.take_limits(self._limits.outcome),
+            partial(_limit_driver, settings),
             mode=settings.memory_limits,
             root=settings.cgroup_root,
             intercepts=is_intercepted(settings.proc_root),
@@ -167,6 +168,11 @@ class Agent:
         smi = smi_endpoint(self._node, callers, lambda: self._monitor.usage)
         turns = TurnsApi(self._turns, callers)
         return pods_server(address, [smi, *turns.endpoints], self._metrics)
+
+
+def _limit_driver(settings: AgentSettings) -> LimitDriver:
+    sysfs, root = settings.sys_root, settings.cgroup_root
+    return amd.Dmem(sysfs, root) if amd.is_here(sysfs) else nvidia.Driver(root)
 
 
 def _json(answer: msgspec.Struct) -> Response:

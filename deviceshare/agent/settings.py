@@ -115,7 +115,8 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=NO_LIMITS,
             help="Who limits the memory of containers with shares: nobody; HAMi-core, where it is loaded; where the"
             " driver can, the agent, or the hook of NVIDIA's container toolkit, whose work the agent audits: these take"
-            " root and CAP_SYS_ADMIN, and elsewhere it is HAMi-core, too.",
+            " root and CAP_SYS_ADMIN, and elsewhere it is HAMi-core, too. With both the kernel limits AMD's"
+            " GPUs.",
         ),
         flag(
             "--cgroup-root",

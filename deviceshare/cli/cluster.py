@@ -92,8 +92,7 @@ class Target(NamedTuple):
         from deviceshare import logs  # noqa: PLC0415
         from deviceshare.kube.access import NotConfigured  # noqa: PLC0415
         from deviceshare.kube.api import Api  # noqa: PLC0415
-        from deviceshare.kube.connection import connect  # noqa: PLC0415
-        from deviceshare.kube.connection import Unserved  # noqa: PLC0415
+        from deviceshare.kube.connection import Unserved, connect  # noqa: PLC0415
 
         logs.configure("auto", "error")  # on stderr: stdout may be a pipe
         try:

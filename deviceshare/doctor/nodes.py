@@ -355,9 +355,9 @@ def judge_shares(nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> Itera
         yield Finding(WARNING, what, reason.cure)
     for resource, names in sorted(unknown.items()):  # no warning: percent works, and so do groups
         there = f"{listed(names)}: that of {resource} isn't known there"
-        if resource == vendors.NVIDIA.resource:
-            cure, label = "run deviceshare's agent there (agent.enabled=true), or GPU feature discovery", "memory=16384"
-        else:
-            cure, label = "run AMD's node labeller there, with -vram", "vram=16G"
+        discovery, label = "GPU feature discovery", "memory=16384"
+        if resource != vendors.NVIDIA.resource:
+            discovery, label = "AMD's node labeller, with -vram", "vram=16G"
+        cure = f"run deviceshare's agent there (agent.enabled=true), or {discovery}"
         cure = f"{cure}; or say how much: kubectl label node NODE {resource}.{label}"
         yield Finding(OK, f"pods that ask for an amount of memory don't go to {there}", cure)

@@ -160,6 +160,7 @@ AMD: Final = Vendor(
     env="AMD_VISIBLE_DEVICES",
     runtime="AMD's runtime",
     plugin_prefixes=tuple(f"amd.com/{mode}_nps" for mode in ("spx", "dpx", "tpx", "qpx", "cpx")),
+    has_agent=True,
     has_shares=True,
     counting=Counting.PARTITION_LABEL,
     memory_labels=MemoryLabels.NODE_LABELLER,

@@ -113,7 +113,7 @@ class NodeView(Struct, frozen=True, rename="camel", omit_defaults=True):
     """The obstacle and those of resources, for programs."""
     driver: str = ""
     memory_limits: str = ""
-    """Who sets limits of device memory that programs can't exceed, `hook` or `agent`; "" where shares are counted."""
+    """As `Hardware.memory_limits`."""
     counts_only: str = ""
     """Why they are, with the cure."""
     address: str = ""

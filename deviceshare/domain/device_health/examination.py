@@ -14,6 +14,10 @@ from deviceshare.domain.objects.ledger import NodeDevices
 # A reading of a node's devices: what their driver shows at one moment, and what the kernel does of the processes.
 
 
+class DriverTrouble(Exception):
+    """A driver that can't be used, or that refuses; the text says why, and what to do."""
+
+
 class Inventory(Struct, frozen=True):
     """The devices that answer, without marks of their health."""
 

@@ -18,6 +18,19 @@ from deviceshare.domain.objects.share_wishes import burst_mib, sizes_wanted
 from deviceshare.domain.objects.shares import INITS, INTERCEPTED, Share, container_annotation, current
 from deviceshare.domain.placement.rooms import mib, units
 
+MIB: Final = 1 << 20
+
+
+class GroupMemory(NamedTuple):
+    """What a control group may use of a device's memory, in bytes."""
+
+    soft: int
+    hard: int
+    used: int = 0
+
+
+UNLIMITED: Final = GroupMemory(0, (1 << 64) - 1)
+
 
 class Limit(NamedTuple):
     """Of one device's memory, in MiB."""
@@ -26,6 +39,10 @@ class Limit(NamedTuple):
     """What is kept for the container while others want memory, too: its share."""
     hard: int
     """Beyond which its allocations fail."""
+
+    @property
+    def in_bytes(self) -> GroupMemory:
+        return UNLIMITED if self == NO_LIMIT else GroupMemory(self.soft * MIB, self.hard * MIB)
 
 
 NO_LIMIT: Final = Limit(0, 1 << 44)

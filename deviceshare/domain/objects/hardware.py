@@ -193,6 +193,9 @@ class LimitReport(Struct, frozen=True, gc=False, order=True, rename="camel", omi
 NO_LIMITS, INTERCEPT, BY_AGENT, HOOK = "none", "intercept", "agent", "hook"
 LIMIT_MODES: Final = (NO_LIMITS, INTERCEPT, BY_AGENT, HOOK)
 """Who limits the device memory of containers with shares, as the chart's value `shares.memoryLimits` has it."""
+DMEM: Final = "dmem"
+ENFORCING: Final = (HOOK, BY_AGENT, DMEM)
+"""Of the words for how memory is limited on a node (`memory_limits`), those where programs can't exceed it."""
 
 
 class Hardware(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -218,8 +221,8 @@ class Hardware(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True
     """How the agent's own container got the devices: `cdi`, `variable`, or "" where that is unknown."""
     memory_limits: str = ""
     """Who sets limits of device memory that programs can't exceed: HOOK, before a container starts, and the agent where
-    that failed; or BY_AGENT, right after its start. INTERCEPT where HAMi-core is loaded in programs instead, which they
-    can evade. "" where nobody does, and shares are only counted."""
+    that failed; BY_AGENT, right after its start; or DMEM, likewise, by the kernel of AMD's GPUs. INTERCEPT where
+    HAMi-core is loaded in programs instead, which they can evade. "" where nobody does, and shares are only counted."""
     counts_only: str = ""
     """Why nobody does, with the cure."""
     limits: list[LimitReport] = field(default_factory=list)

@@ -14,7 +14,7 @@ from msgspec.structs import fields, force_setattr, replace
 from deviceshare.domain import contract
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.devices import Device, Devices
-from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, INTERCEPT, Hardware, Publication, Withheld
+from deviceshare.domain.objects.hardware import ENFORCING, INTERCEPT, Hardware, Publication, Withheld
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.shares import GROUP, POD, Holder, Share
 
@@ -241,7 +241,7 @@ class NodeDevices(Struct, frozen=True, dict=True, rename="camel"):
     def counts_only(self) -> str:
         """Why limits of device memory aren't enforced on the node, with the cure; "" where they are."""
         hardware = self.status.hardware
-        return "" if hardware.memory_limits in (HOOK, BY_AGENT) else hardware.counts_only or _NO_LIMITS
+        return "" if hardware.memory_limits in ENFORCING else hardware.counts_only or _NO_LIMITS
 
     def limits_of(self, uid: str) -> str:
         """Whether the share of a pod is ENFORCED, INTERCEPTED, or COUNTED, also where its limit is missing now."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.devices import Device, Devices, selected, visible
-from deviceshare.domain.objects.hardware import HOOK, INTERCEPT, Hardware, Publication, Withheld
+from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, INTERCEPT, Hardware, Publication, Withheld
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
@@ -143,7 +143,8 @@ def decide(vendor: Vendor, labels: Mapping[str, str], hardware: Hardware, settin
     if not vendor.kinds:
         if labels.get(contract.HANDOVER_LABEL) == CDI:
             return Handover(NONE, f"{vendor.env} takes no CDI names, and {_LABELLED_CDI}")
-        style = AUTO  # Whatever the cluster's setting says of others: its runtime knows the variable only.
+        # Whatever the cluster's setting says of others: its runtime knows the variable only, AMD's before 1.2 no UUIDs.
+        style = INDEX if named and labels.get(contract.HANDOVER_LABEL) == INDEX else AUTO
     elif style == AUTO and hardware.runtime == CDI:
         style = CDI
     if style == AUTO:
@@ -283,7 +284,8 @@ def _limits(container: str, parts: Sequence[Share], ledger: NodeDevices, burst: 
     if all(share.percent or size for share, size in sized):
         # Otherwise nobody knows which part of the device the memory is: the agent has stopped reporting since.
         fractions = [(Fraction(units(share, size) or 0, capacity(size)), size) for share, size in sized]
-        values |= _fractions(fractions, limited=bool(hardware.memory_limits))
+        # By DMEM a program is shown the whole device.
+        values |= _fractions(fractions, limited=hardware.memory_limits in (HOOK, BY_AGENT, INTERCEPT))
     return {container_annotation(kind, container): value for kind, value in values.items()}
 
 

@@ -29,7 +29,8 @@ MOST: Final = 1024
 
 _RANGE: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
-DEVICE_UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]{1,80}")
+DEVICE_UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]{1,80}|0x[0-9a-f]{1,16}")
+"""NVIDIA's and AMD's."""
 
 
 class Listed(NamedTuple):
@@ -283,8 +284,9 @@ def _by_partition_label(node: Node, vendor: Vendor, resource: str) -> Counted:
     parts = [name for name in _reported(node, f"{vendor.domain}/") if name != resource and vendor.allocates(name)]
     if parts or (partition and not partition.startswith("spx")):
         found = f"partitioned ({', '.join(parts) or partition})"
-        return _unknown(resource, f"its GPUs are {found}", found)
-    return _plain(node, vendor, resource)
+        return _unknown(resource, f"its GPUs are {found}", found, agent=False)
+    # What the plugin finds unhealthy stays withheld: the agent doesn't hear of faults of these.
+    return _plain(node, vendor, resource)._replace(overrules=True)
 
 
 def _by_hami_register(node: Node, vendor: Vendor, resource: str) -> Counted:
@@ -339,8 +341,8 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
     return sum(readable) if len(readable) == len(every) else None
 
 
-def _unknown(resource: str, trouble: str, found: str) -> Counted:
-    return Counted(None, trouble, _annotate("how many there are", resource, "NUMBER"), found)
+def _unknown(resource: str, trouble: str, found: str, *, agent: bool = True) -> Counted:
+    return Counted(None, trouble, _annotate("how many there are", resource, "NUMBER", agent=agent), found)
 
 
 def _which(resource: str, *, agent: bool = True) -> str:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from deviceshare.agent.allocations import PATIENCE, Allocations
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.hardware import Allocation, Hardware
+from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.kubelet import PodResourcesUnknown
 from tests.unit.agent.node import Node, part, uuid
 from tests.unit.domain.objects import AMD, GPU, a_ledger, free_on
@@ -55,6 +55,15 @@ async def test_devices_are_named_by_their_numbers_and_pods_by_their_uids() -> No
         Allocation("ns/b", "uid-of-b", GPU, [0, 1]),
     ]
     assert kubelet.changes == 1
+
+
+async def test_amds_plugin_names_devices_by_their_addresses() -> None:
+    kubelet = NodeWithKubelet()
+    parts = [Part(AMD, number, f"0x{number}", pci=f"0000:{number}5:00.0") for number in range(2)]
+    kubelet.allocations = Allocations(kubelet.ask, kubelet.pods, lambda: parts, kubelet.changed)
+    kubelet.add_pod("a")
+    allocated = await kubelet.look(Given("a", ("0000:15:00.0",), AMD))
+    assert allocated == [Allocation("ns/a", "uid-of-a", AMD, [1])]
 
 
 async def test_turns_under_another_name_are_turns_on_the_same_devices() -> None:

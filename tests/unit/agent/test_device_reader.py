@@ -15,8 +15,10 @@ from deviceshare.agent import device_reader
 from deviceshare.agent.device_reader import HUNG, CdiSpecs, DeviceReader
 from deviceshare.agent.process_table import ProcessTable
 from deviceshare.domain.device_health.containers import ControlGroup, ProcessUse
-from deviceshare.domain.device_health.examination import Reading
+from deviceshare.domain.device_health.examination import Reading, examine
+from deviceshare.domain.objects.hardware import Hardware
 from deviceshare_sandbox.nvml import Script, build, load
+from tests.unit.amd.machine import Sysfs
 from tests.unit.kube.scripted import until
 
 POD = "3f6c1a52-9d0e-4b8a-8c1d-2f7e6a5b4c3d"
@@ -231,6 +233,26 @@ async def test_errors_that_cannot_be_listened_to_are_no_trouble_of_the_devices(
             await until(lambda: len(readings) > 9)
     assert {(tuple(uuids(reading)), reading.trouble) for reading in readings} == {((uuid,), "")}
     assert [line["event"] for line in logs if "subscribe" in line["event"]] == ["Failed to subscribe to Xid errors"]
+
+
+async def test_amds_devices_are_seen_without_nvml_and_one_that_is_gone_is_lost(script: Script, tmp_path: Path) -> None:
+    """NVIDIA's variable in the agent's own container says nothing of how these are handed over."""
+    script.error("nvmlInitWithFlags", 9)
+    sysfs = Sysfs(tmp_path)
+    sysfs.gpu("0000:05:00.0")
+    sysfs.gpu("0000:06:00.0")
+    async with looking(tmp_path) as (readings, _):
+        reading = await seen(readings, uuids)
+        assert reading.inventory and [part.resource for part in reading.devices] == ["amd.com/gpu"] * 2
+        assert (reading.boot_id, reading.runtime, reading.uses[0].utilization) == ("boot-1", "", 7)
+        before, _ = examine(Hardware(), reading, faults={}, repaired=(), now="1")
+        (sysfs.driver / "0000:05:00.0").unlink()
+        assert "amdgpu has 1 GPUs and KFD 2" in (await seen(readings, lambda reading: reading.trouble)).trouble
+        (sysfs.nodes / "1/properties").unlink()
+        reading = await seen(readings, lambda reading: len(uuids(reading)) == 1)
+    after, [change] = examine(before, reading, faults={}, repaired=(), now="2")
+    assert (change.part.pci, change.part.lost) == ("0000:05:00.0", True)
+    assert [(part.index, part.lost) for part in after.devices] == [(0, True), (0, False)]
 
 
 async def test_a_mistake_of_ours_is_no_healthy_device(

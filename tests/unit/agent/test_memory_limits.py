@@ -2,34 +2,19 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from deviceshare.agent import memory_limits
 from deviceshare.agent.memory_limits import MemoryLimits, is_intercepted
-from deviceshare.domain import contract
-from deviceshare.domain.device_health.containers import NodePod
-from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, INTERCEPT, NO_LIMITS, Hardware, LimitReport, Part
+from deviceshare.domain.objects.hardware import BY_AGENT, DMEM, HOOK, INTERCEPT, NO_LIMITS, LimitReport
 from deviceshare_sandbox.nvml import Script, build, load
-from tests.unit.agent.node import Node
+from tests.unit.agent.limited_node import NOTHING, AmdNode, LimitedNode, NvidiaNode, container_id, pod_uid
+from tests.unit.amd.machine import MIB
 from tests.unit.domain.objects import GPU
 from tests.unit.kube.scripted import until
-
-MIB = 1 << 20
-NOTHING = (0, (1 << 64) - 1)
-
-
-def pod_uid(number: int) -> str:
-    return f"3f6c1a52-9d0e-4b8a-8c1d-{number:012x}"
-
-
-def container_id(number: int) -> str:
-    return f"{number:064x}"
 
 
 @pytest.fixture(scope="session")
@@ -37,127 +22,29 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("nvml"))
 
 
-@pytest.fixture
-def shop(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["LimitedNode"]:
-    load(library)
-    script = Script(tmp_path / "nvml", driver="615.71")
-    for name, value in script.environment(library).items():
-        monkeypatch.setenv(name, value)
+@pytest.fixture(params=["nvidia", "amd"])
+def shop(
+    request: pytest.FixtureRequest, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LimitedNode]:
+    """One of each vendor's, of which agents see the same."""
     for name, seconds in {"LOOK": 0.02, "AUDIT": 0.1, "PROBE": 0.1, "SEARCH": 0.1, "GATHER": 0.0}.items():
         monkeypatch.setattr(memory_limits, f"{name}_SECONDS", seconds)
-    yield LimitedNode(script, tmp_path)
+    if request.param == "nvidia":
+        load(library)
+        script = Script(tmp_path / "nvml", driver="615.71")
+        for name, value in script.environment(library).items():
+            monkeypatch.setenv(name, value)
+        yield NvidiaNode(script, tmp_path)
+    else:
+        yield AmdNode(tmp_path)
     for thread in threading.enumerate():
         if thread.name == "memory-limits":
             thread.join(60)
             assert not thread.is_alive()
 
 
-class LimitedNode(Node):
-    """A node with two GPUs of 80 GiB and control groups of version 2, whose agent can be killed and started."""
-
-    def __init__(self, script: Script, directory: Path) -> None:
-        super().__init__()
-        self.script = script
-        self.limits = directory / "limits"
-        script.limit_memory(self.limits)
-        self.uuids = script.gpus(2, memory_mib=81920)
-        self.root = directory / "cgroup"
-        self.root.mkdir()
-        (self.root / "cgroup.controllers").touch()
-        self.claims: dict[str, Any] = {}
-        self.reported: list[LimitReport] | None = []
-        """What the API server has of the agent's report; None while it takes no report."""
-        self.repairs, self.delays = 0, list[float]()
-        self.hook = self.split = self.intercepts = False
-        self.mode = BY_AGENT
-
-    def repaired(self) -> None:
-        self.repairs += 1
-
-    def share(self, number: int, mib: dict[str, dict[int, int]], **annotations: str) -> None:
-        """A pod whose containers have so many MiB of the GPUs with these numbers; its containers don't run yet."""
-        shares = [
-            {"container": name, "resource": GPU, "index": index, "uuid": self.uuids[index], "memoryMib": size}
-            for name, parts in mib.items()
-            for index, size in parts.items()
-        ]
-        self.claims[pod_uid(number)] = {"pod": f"ns/p{number}", "shares": shares}
-        self.publish()
-        self.describe(number, shares, **annotations)
-
-    def describe(self, number: int, shares: list[Any], running: Any = None, **more: str) -> None:
-        """The pod as the API server shows it, with the containers that the kubelet has reported, and their IDs."""
-        told = {contract.SHARES: msgspec.json.encode(shares).decode()}
-        told |= {f"{contract.PREFIX}{name.replace('_', '-')}": value for name, value in more.items()}
-        statuses = [{"name": n, "containerID": f"containerd://{container_id(i)}"} for n, i in (running or {}).items()]
-        self.version += 1
-        meta: dict[str, Any] = {"name": f"p{number}", "namespace": "ns", "uid": pod_uid(number), "annotations": told}
-        meta["resourceVersion"] = str(self.version)
-        body = {"metadata": meta, "status": {"phase": "Running", "containerStatuses": statuses}}
-        self.pods.set(f"ns/p{number}", msgspec.convert(body, NodePod))
-
-    def publish(self) -> None:
-        parts = [Part(GPU, index, uuid, "H100", 81920) for index, uuid in enumerate(self.uuids)]
-        self.set_ledger(Hardware(devices=parts, limits=self.reported or []), self.claims)
-
-    def start(self, number: int, container: int, *, systemd: bool = False) -> Path:
-        """A container's control group, as a runtime makes it."""
-        uid = pod_uid(number)
-        place = f"kubelet/kubepods/burstable/pod{uid}/{container_id(container)}"
-        if systemd:
-            slices = f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid.replace('-', '_')}.slice"
-            place = f"{slices}/cri-containerd-{container_id(container)}.scope"
-        (self.root / place).mkdir(parents=True)
-        return self.root / place
-
-    def of(self, group: Path, gpu: int = 0) -> tuple[int, int]:
-        """The group's limits in MiB, soft and hard."""
-        soft, hard, *_ = self._file(group, gpu) or NOTHING
-        return soft // MIB, hard // MIB
-
-    def _file(self, group: Path, gpu: int) -> list[int] | None:
-        path = self.limits / f"{self.uuids[gpu]}@{group.stat().st_ino}"
-        return [int(word) for word in path.read_text().split()[:3]] if path.exists() else None
-
-    def set(self, group: Path, soft: int, hard: int, used: int = 0, gpu: int = 0) -> None:
-        """As others than the agent do; all in MiB."""
-        self.limits.mkdir(exist_ok=True)
-        path = self.limits / f"{self.uuids[gpu]}@{group.stat().st_ino}"
-        path.write_text(f"{soft * MIB} {hard * MIB} {used * MIB} {group}\n")
-
-    @asynccontextmanager
-    async def agent(self, *, ready: bool = True) -> AsyncIterator[MemoryLimits]:
-        """One life of an agent, from when it is ready."""
-
-        def changed() -> None:
-            if self.reported is not None:
-                self.reported = list(found.outcome.reports)
-                self.publish()
-
-        found = MemoryLimits(
-            self.own,
-            changed,
-            mode=self.mode,
-            root=self.root,
-            intercepts=self.intercepts,
-            hook=lambda: self.hook,
-            split=lambda: self.split,
-            written=lambda: self.reported,
-            on_limited=self.delays.append,
-            on_repaired=self.repaired,
-        )
-        task = asyncio.create_task(found.run())
-        try:
-            if ready:
-                await until(lambda: not found.fault)
-            yield found
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-
-    @property
-    def events(self) -> list[tuple[str, str]]:
-        return [(reason, message) for _, _, reason, message in self.recorder.events]
+on_nvidia = pytest.mark.parametrize("shop", ["nvidia"], indirect=True)
+on_amd = pytest.mark.parametrize("shop", ["amd"], indirect=True)
 
 
 @pytest.mark.parametrize("systemd", [False, True])
@@ -168,18 +55,23 @@ async def test_each_container_has_its_limit_on_each_of_its_devices(shop: Limited
         one, two = shop.start(1, 11, systemd=systemd), shop.start(2, 22, systemd=systemd)
         await until(lambda: shop.of(one) == (8192, 8192) and shop.of(one, 1) == (4096, 4096))
         await until(lambda: shop.of(two) == (1024, 1024))
+        await until(lambda: len(shop.delays) == 3)
         assert (shop.of(two, 1), shop.events, shop.repairs) == ((0, NOTHING[1] // MIB), [], 0)
-    assert len(shop.delays) == 3 and max(shop.delays) < 30
+    assert max(shop.delays) < 30
 
 
 async def test_until_the_kubelet_says_which_container_it_is_it_has_the_least_of_its_pod(shop: LimitedNode) -> None:
+    """Of which the kernel keeps nothing on AMD's nodes: a sandbox uses none of it, and others of its pod would."""
     shop.share(1, {"large": {0: 8192}, "small": {0: 1024}})
+    kept = 0 if shop.word == DMEM else 1024
     async with shop.agent():
-        large, small = shop.start(1, 1), shop.start(1, 2)
-        await until(lambda: shop.of(large) == shop.of(small) == (1024, 1024))
+        large, small, sandbox = (shop.start(1, number, "") for number in (1, 2, 3))
+        await until(lambda: shop.of(large) == shop.of(small) == shop.of(sandbox) == (kept, 1024))
         shop.describe(1, shop.claims[pod_uid(1)]["shares"], {"large": 1, "small": 2})
         await until(lambda: shop.of(large) == (8192, 8192))
-        assert shop.of(small) == (1024, 1024)
+        await until(lambda: shop.of(small) == (1024, 1024))
+        assert shop.of(sandbox) == (kept, 1024)
+        await until(lambda: shop.word != DMEM or shop.of(large.parent)[0] == 8192 + 1024)
 
 
 async def test_whole_devices_and_strangers_have_no_limit(shop: LimitedNode) -> None:
@@ -201,7 +93,7 @@ async def test_a_limit_that_somebody_took_away_is_set_again(shop: LimitedNode) -
         await until(lambda: bool(shop.events))
     [(reason, text)] = shop.events
     assert (reason, shop.repairs) == ("MemoryLimitMissing", 1)
-    assert "a container was without its limit of 8 GiB" in text
+    assert "container main was without its limit of 8 GiB" in text
 
 
 async def test_an_agent_is_ready_once_all_that_started_without_it_is_limited(shop: LimitedNode) -> None:
@@ -213,10 +105,11 @@ async def test_an_agent_is_ready_once_all_that_started_without_it_is_limited(sho
         assert (shop.of(group), shop.repairs) == ((8192, 8192), 1)
     async with shop.agent() as agent:
         await until(lambda: not agent.fault)
-        assert (shop.repairs, agent.outcome.mode) == (1, BY_AGENT)  # It was there already.
+        assert (shop.repairs, agent.outcome.mode) == (1, shop.word)  # It was there already.
 
 
-async def test_what_the_hook_did_is_left_and_what_it_did_not_is_repaired(shop: LimitedNode) -> None:
+@on_nvidia
+async def test_what_the_hook_did_is_left_and_what_it_did_not_is_repaired(shop: NvidiaNode) -> None:
     shop.mode, shop.hook = HOOK, True
     shop.share(1, {"main": {0: 8192}})
     shop.share(2, {"main": {0: 8192}})
@@ -229,13 +122,14 @@ async def test_what_the_hook_did_is_left_and_what_it_did_not_is_repaired(shop: L
         shop.set(draft, 8192, 8192)
         draft.rename(done)
         missed = shop.start(2, 2)
-        await until(lambda: shop.of(missed) == (8192, 8192))
+        await until(lambda: shop.of(missed) == (8192, 8192) and shop.repairs > 0)
         assert (agent.outcome.mode, shop.repairs) == (HOOK, 1)
 
 
+@on_nvidia
 @pytest.mark.parametrize("mode", [BY_AGENT, HOOK, INTERCEPT])
 async def test_where_the_driver_cannot_programs_are_intercepted_if_the_library_is_loaded(
-    shop: LimitedNode, mode: str
+    shop: NvidiaNode, mode: str
 ) -> None:
     """With the reason why that is all, and the containers that were bound before the library was there."""
     shop.script.error("nvmlDeviceGetMemoryLimits_v1", 13)
@@ -258,7 +152,7 @@ async def test_where_the_driver_cannot_programs_are_intercepted_if_the_library_i
         shop.describe(3, shares)
         await until(lambda: [each.pod for each in agent.outcome.reports] == ["ns/p3"])
         assert "memory of its device is unknown" in agent.outcome.reports[0].missing
-    none = MemoryLimits(shop.own, list, mode=NO_LIMITS, intercepts=True)
+    none = MemoryLimits(shop.own, list, shop.driver, mode=NO_LIMITS, intercepts=True)
     assert (none.outcome.mode, none.enabled) == ("", False)
 
 
@@ -270,7 +164,8 @@ def test_the_library_is_found_where_it_is_loaded_in_the_agent_itself(tmp_path: P
     assert is_intercepted(tmp_path)
 
 
-async def test_of_unequal_parts_the_hook_gives_the_largest_and_the_agent_each_its_own(shop: LimitedNode) -> None:
+@on_nvidia
+async def test_of_unequal_parts_the_hook_gives_the_largest_and_the_agent_each_its_own(shop: NvidiaNode) -> None:
     """Which is no repair."""
     shop.mode, shop.hook = HOOK, True
     shop.share(1, {"main": {0: 8192, 1: 4096}})
@@ -290,8 +185,9 @@ async def test_a_burst_is_a_hard_limit_above_the_share_and_never_above_the_devic
         await until(lambda: shop.of(one) == (8192, 16384) and shop.of(two, 1) == (8192, 81920))
 
 
+@on_nvidia
 async def test_a_limit_the_driver_refuses_is_reported_and_retried(
-    shop: LimitedNode, monkeypatch: pytest.MonkeyPatch
+    shop: NvidiaNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.share(1, {"main": {0: 8192}})
     shop.script.error("nvmlDeviceSetMemoryLimits_v1", 4)
@@ -304,6 +200,7 @@ async def test_a_limit_the_driver_refuses_is_reported_and_retried(
         await until(lambda: shop.of(group) == (8192, 8192) and not agent.outcome.reports)
 
 
+@on_nvidia
 @pytest.mark.parametrize(
     ("spoil", "text"),
     [
@@ -317,13 +214,38 @@ async def test_a_limit_the_driver_refuses_is_reported_and_retried(
         (lambda shop: shop.script.error("nvmlInitWithFlags", 9), "kernel module isn't loaded"),
     ],
 )
-async def test_a_node_that_can_not_says_why(
-    shop: LimitedNode, spoil: Callable[[LimitedNode], object], text: str
-) -> None:
+async def test_a_node_that_can_not_says_why(shop: NvidiaNode, spoil: Callable[[NvidiaNode], object], text: str) -> None:
     spoil(shop)
     async with shop.agent() as agent:
         await until(lambda: text in agent.outcome.obstacle)
         assert (agent.outcome.mode, agent.fault) == ("", "")
+
+
+@on_amd
+async def test_a_node_of_amds_says_why_it_can_not_and_can_as_soon_as_that_is_mended(shop: AmdNode) -> None:
+    """NVIDIA's hook is nothing to it."""
+    shop.mode, shop.hook = HOOK, True
+    shop.kernel.refused.add("cgroup.subtree_control")
+    async with shop.agent(ready=False) as agent:
+        await until(lambda: "doesn't pass on dmem" in agent.outcome.obstacle)
+        assert (agent.outcome.mode, agent.fault) == ("", "")
+        shop.kernel.refused.clear()
+        await until(lambda: (agent.outcome.mode, agent.outcome.complete) == (DMEM, True))
+
+
+@on_amd
+async def test_a_container_that_uses_more_than_its_limit_is_reported_until_it_has_it(shop: AmdNode) -> None:
+    """The kernel takes no limit below what is in use: it started before its limit."""
+    shop.share(1, {"main": {0: 8192}})
+    group = shop.start(1, 1)
+    shop.kernel.write(shop.root / "cgroup.subtree_control", "+dmem")
+    for above in reversed(group.relative_to(shop.root).parents[:-1]):
+        shop.kernel.write(shop.root / above / "cgroup.subtree_control", "+dmem")
+    shop.set(group, 0, 81920, used=9000)
+    async with shop.agent() as agent:
+        await until(lambda: [each.missing != "" for each in agent.outcome.reports] == [True])
+        shop.set(group, 0, 81920, used=8000)
+        await until(lambda: shop.of(group) == (8192, 8192) and not agent.outcome.reports)
 
 
 # Resizes.

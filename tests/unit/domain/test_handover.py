@@ -116,6 +116,15 @@ def test_a_node_that_is_labelled_for_cdi_offers_nothing_of_a_vendor_without_it(v
     assert decide(vendor, {contract.HANDOVER_LABEL: "index"}, NO_HARDWARE, handover.DEFAULT) == Handover("")
 
 
+def test_amds_devices_are_named_by_uuid_once_an_agent_reports_them_and_by_number_where_the_label_says_so() -> None:
+    """AMD's container toolkit takes unique IDs from 1.2 on."""
+    hardware = Hardware(devices=[Part(AMD, 0, "0x8f1e")])
+    for style in handover.STYLES:
+        assert decide(vendors.AMD, {}, hardware, HandoverSetting(style)) == Handover("uuid")
+    assert decide(vendors.AMD, {contract.HANDOVER_LABEL: "index"}, hardware, handover.DEFAULT) == Handover("index")
+    assert visible((Device(AMD, 0, "0x8f1e"),), {}) == {vendors.AMD.annotation: "0x8f1e"}
+
+
 def test_what_cant_be_handed_over_is_withheld_from_groups() -> None:
     """Each vendor by itself, and only those that the node has."""
     have = Offer((*NAMED, Device(AMD, 0)))

@@ -68,6 +68,18 @@ def test_a_device_kept_out_by_uuid_stays_out_whatever_its_number_is() -> None:
         assert {device.uuid for device in seen.kept_out} == {"GPU-0", "GPU-3"}
 
 
+def test_what_amds_plugin_finds_unhealthy_stays_withheld_where_an_agent_reports() -> None:
+    """Until somebody says which may be used, by their unique IDs: the agent hears of no faults of theirs."""
+    hardware = Hardware(devices=[Part(AMD, index, f"0x{index + 10:x}") for index in range(2)])
+    assert [each.uuid for each in take(a_node(devices={AMD: 2}), hardware).devices] == ["", ""]
+    node = a_node(devices={AMD: 1})
+    sick = replace(node, status=replace(node.status, capacity={AMD: "2"}))
+    offer = take(sick, hardware)
+    assert offer.devices == () and "unhealthy, unknown which" in offer.withheld[0].reason
+    named = replace(sick, metadata=annotated(f"{AMD}=0xb").metadata)
+    assert take(named, hardware).devices == (hardware.devices[1].device,)
+
+
 @pytest.mark.parametrize(
     ("text", "hardware", "fault"),
     [

@@ -4,14 +4,17 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from deviceshare import assets
+from deviceshare.doctor.nodes import judge_shares
 from deviceshare.domain import contract
 from deviceshare.domain.answers.explanation import explain_pod
 from deviceshare.domain.answers.picture import draw
-from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, INTERCEPT, Hardware, LimitReport, Part
+from deviceshare.domain.objects.hardware import BY_AGENT, DMEM, ENFORCING, HOOK, INTERCEPT, Hardware, LimitReport, Part
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
@@ -29,7 +32,7 @@ def a_limiting_ledger(node: str, by: str = "", *limits: LimitReport, size: int =
     ledger = a_shared_ledger(node, size=size, **pods)
     parts = [Part(GPU, index, f"GPU-{index}", memory_mib=size) for index in range(2)]
     hardware = Hardware(
-        devices=parts, memory_limits=by, counts_only="" if by in (HOOK, BY_AGENT) else OLD, limits=list(limits)
+        devices=parts, memory_limits=by, counts_only="" if by in ENFORCING else OLD, limits=list(limits)
     )
     return replace(ledger, status=replace(ledger.status, hardware=hardware))
 
@@ -40,9 +43,10 @@ def isolated(name: str = "p", isolation: str = "required", **more: str) -> Pod:
     return replace(pod, metadata=replace(pod.metadata, annotations=annotations))
 
 
-def test_a_share_that_has_to_be_enforced_goes_nowhere_else() -> None:
+@pytest.mark.parametrize("by", ENFORCING)
+def test_a_share_that_has_to_be_enforced_goes_nowhere_else(by: str) -> None:
     """By filter, by the claim itself, and the reason names the cure of each node."""
-    ledgers = (a_limiting_ledger("n1"), a_limiting_ledger("n2", BY_AGENT), a_shared_ledger("n3"))
+    ledgers = (a_limiting_ledger("n1"), a_limiting_ledger("n2", by), a_shared_ledger("n3"))
     fleet = a_fleet(*(a_node(name, {GPU: 2}) for name in ("n1", "n2", "n3")), ledgers=ledgers)
     request = request_of(isolated(), None)
     assert request is not None
@@ -71,6 +75,7 @@ def test_a_share_that_waits_for_a_node_that_enforces_says_which_could() -> None:
         (HOOK, {"gpu-memory-limit": "8192", "gpu-memory-request": "8192"}),
         (INTERCEPT, {"cuda-memory-limit": "8192m"}),
         (BY_AGENT, {}),
+        (DMEM, {}),
         ("", {}),
     ],
 )
@@ -113,11 +118,44 @@ def test_a_framework_at_its_own_limit_does_not_meet_the_drivers(gib: int) -> Non
     assert told["deviceshare.io/memory-fraction.main"] == f"{int(Fraction(gib, 80) * 10_000) / 10_000:.4f}"
 
 
+def test_where_the_kernel_limits_memory_a_framework_sees_the_whole_device() -> None:
+    """So its fraction is of that, as where shares are only counted."""
+    share = part(0, gib=8)
+    counted, limited, shown = (
+        share_annotations(isolated(), a_limiting_ledger("n1", by, p=[share]), [share])[
+            "deviceshare.io/heap-fraction.main"
+        ]
+        for by in ("", DMEM, BY_AGENT)
+    )
+    assert counted == limited and Fraction(limited) < Fraction(1, 10) < Fraction(shown)
+
+
+def test_the_api_server_takes_every_word_that_agents_have() -> None:
+    """A word that the CRD doesn't list makes it refuse the whole report."""
+    crd = yaml.safe_load((assets.manifests() / "crds/deviceshare.io_nodedevices.yaml").read_text())
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    assert {*schema["hardware"]["properties"]["memoryLimits"]["enum"]} == {*ENFORCING, INTERCEPT}
+
+
+def test_doctor_names_the_nodes_that_enforce_and_of_each_other_the_cure() -> None:
+    ledgers = [a_limiting_ledger("n1"), a_limiting_ledger("n2", DMEM), a_limiting_ledger("n3", HOOK)]
+    found = [
+        each
+        for each in judge_shares([a_node(each.node, {GPU: 2}) for each in ledgers], ledgers)
+        if "limits" in each.what
+    ]
+    assert [(each.what, each.cure) for each in found] == [
+        ("limits of shares can't be exceeded on n2 and n3", ""),
+        ("limits of shares aren't enforced on n1: NVIDIA's driver 550 has no memory limits", "install r615 or later"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("by", "limits", "word"),
     [
         ("", [], f"counted: {OLD}"),
         (BY_AGENT, [], "enforced"),
+        (DMEM, [], "enforced"),
         (INTERCEPT, [], f"intercepted: {OLD}"),
         (BY_AGENT, [LimitReport("ns/p", "uid-of-p", "main", "GPU-0", missing="refused")], "counted: refused"),
         (INTERCEPT, [LimitReport("ns/p", "uid-of-p", "main", "GPU-0", missing="refused")], "counted: refused"),
@@ -129,7 +167,7 @@ def test_people_are_shown_whether_a_share_is_enforced(by: str, limits: list[Limi
     assert explain_pod(fleet, pod, None, [pod], None).facts["limits"] == word
     [node] = draw(fleet, [], [pod]).nodes
     assert node.devices[0].parts[0].limits == word.partition(":")[0]
-    assert (node.memory_limits, node.counts_only) == (by, "" if by == BY_AGENT else OLD)
+    assert (node.memory_limits, node.counts_only) == (by, "" if by in ENFORCING else OLD)
 
 
 def test_a_resize_that_is_refused_says_how_much_is_in_use() -> None:
