@@ -95,13 +95,8 @@ def advance(
         if not settled:
             return trust
         retired = {trust.current.certificate} if trust.current else set()
-        return replace(
-            trust,
-            current=trust.next,
-            next=None,
-            previous=tuple(sorted({*trust.previous, *retired})),
-            previous_until=None,
-        )
+        previous = tuple(sorted({*trust.previous, *retired}))
+        return replace(trust, current=trust.next, next=None, previous=previous, previous_until=None)
     if trust.previous and trust.previous_until is None:
         # Skew twice: the last signer's clock may be ahead of the API servers', and the next reader's ahead of ours.
         return replace(trust, previous_until=now + lifetimes.certificate + 2 * lifetimes.skew)
@@ -130,7 +125,6 @@ def signer(trust: Trust, served: Served | None, now: datetime) -> Authority | No
     authority = trust.current
     if authority is None or not authority.validity.holds(now):
         return None
-    if served is not None and served.issuer == authority.certificate:
-        fresh = served.validity.holds(now) and not served.validity.aging(now)
-        return None if fresh else authority
-    return authority
+    known = served is not None and served.issuer == authority.certificate
+    fresh = served is not None and served.validity.holds(now) and not served.validity.aging(now)
+    return None if known and fresh else authority

@@ -307,7 +307,7 @@ class Admission:
             known = self.groups.synced
             injection = inject(pod, self.groups.get(name), group_known=known, settings=self.injection)
         elif request.operation == "UPDATE" and request.sub_resource == "ephemeralcontainers":
-            injection = inject_ephemeral(pod, _ephemeral_names(request.old_object), self.injection)
+            injection = inject_ephemeral(pod, _ephemeral_names(_draft(request.old_object)), self.injection)
         else:
             injection = Injection()
         return ReviewVerdict(injection.refusal, patch=injection.patch, warnings=injection.warnings)
@@ -333,7 +333,7 @@ class Admission:
             return ALLOWED
         if request.sub_resource == "ephemeralcontainers":
             draft, before = _draft(request.object), _draft(request.old_object)
-            existing = _ephemeral_names(request.old_object)
+            existing = _ephemeral_names(before)
             known = bypasses(before, existing)
             added = [way for way in bypasses(draft, existing) if way not in known]
             group = self.groups.get((draft.metadata.annotations or {}).get(contract.GROUP, ""))
@@ -402,8 +402,8 @@ def _share(raw: Raw) -> ShareRequest:
     return decode_object(_drafts, raw).spec.share if any(name in text for name in _SHARES) else NO_SHARE
 
 
-def _ephemeral_names(raw: Raw) -> set[str]:
-    return {container.name for container in _draft(raw).spec.ephemeral_containers or ()}
+def _ephemeral_names(pod: Draft) -> set[str]:
+    return {container.name for container in pod.spec.ephemeral_containers or ()}
 
 
 def _draft(raw: Raw) -> Draft:

@@ -21,14 +21,11 @@ _FORMATS: Final = 16
 """Renderings kept at once; real scrapers use two or three formats."""
 
 
-class _Taken(Collector):
+class _Taken(list[Metric], Collector):
     """The metrics of one moment."""
 
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = list(families)
-
     def collect(self) -> Iterable[Metric]:
-        return self._families
+        return self
 
 
 class Scrapes:
@@ -61,11 +58,11 @@ class Scrapes:
         return await asyncio.shield(rendering), content_type
 
     async def _take(self) -> _Taken:
-        families = []
+        families = _Taken()
         for family in self._metrics.registry.collect():
             families.append(family)
             await asyncio.sleep(0)  # webhooks are answered on the same loop, and each family may be of all nodes
-        return _Taken(families)
+        return families
 
 
 async def _render(encode: Callable[[Collector], bytes], taking: asyncio.Task[_Taken]) -> bytes:

@@ -87,10 +87,8 @@ def review_quota(group: Group, before: Group | None, excess: Reason | None) -> s
 
     What is bound stays as it is, and who writes its labels is left to RBAC.
     """
-    same = before is not None and (before.spec.resources, before.metadata.labels) == (
-        group.spec.resources,
-        group.metadata.labels,
-    )
+    now = group.spec.resources, group.metadata.labels
+    same = before is not None and (before.spec.resources, before.metadata.labels) == now
     return "" if same or group.node else str(excess or "")
 
 

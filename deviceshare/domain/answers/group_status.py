@@ -298,9 +298,8 @@ def _of_devices(group: Group, ledger: NodeDevices | None, home: Node | None, pod
     mine_sealed = (pod for pod in pods if pod.sealed and pod.lives and pod.holder_uid == holder.uid)
     if outdated := sorted(pod.metadata.key for pod in mine_sealed if not is_current(pod, ledger, claim)):
         keys = f"{', '.join(outdated[:_SHOWN_PODS])}{' …' if len(outdated) > _SHOWN_PODS else ''}"
-        return Reason(
-            ReasonKind.PODS_USE_PREVIOUS_DEVICES, f"{text}; these pods use previous ones until recreated: {keys}"
-        )
+        text = f"{text}; these pods use previous ones until recreated: {keys}"
+        return Reason(ReasonKind.PODS_USE_PREVIOUS_DEVICES, text)
     return Reason(ReasonKind.AS_CLAIMED, text)
 
 

@@ -19,13 +19,9 @@ T = TypeVar("T")
 _NOT_SOUND: Final = (Health.UNHEALTHY, Health.LOST)
 
 
-def devices_patch(ledger: NodeDevices, devices: Iterable[Device], rest: LedgerStatus | None = None) -> Patch:
-    """Writes what the node has; for the status subresource.
-
-    `rest` is what else the leader decided about the devices; what the ledger says of it, by default.
-    """
+def devices_patch(ledger: NodeDevices, devices: Iterable[Device], decided: LedgerStatus) -> Patch:
+    """Writes what the node has, and what else was decided about the devices; for the status subresource."""
     before, have = ledger.status, sorted(devices)
-    decided = rest or before
     return {
         "metadata": {"resourceVersion": ledger.metadata.resource_version},
         "status": {

@@ -293,6 +293,7 @@ def _count(resource: str, states: list[DeviceState], devices: list[DeviceView], 
 def _device(state: DeviceState, ledger: NodeDevices) -> DeviceView:
     device, number, part = state.device, (state.device.resource, state.device.index), state.part
     taken, shares, hardware = allocated(state), parts(state, ledger.limits_of), ledger.hardware
+    trespasses = [] if state.lost else hardware.trespasses
     sharers = {each.pod for each in shares}  # an agent that stopped doesn't withdraw what it reported of others
     return DeviceView(
         *number,
@@ -314,9 +315,7 @@ def _device(state: DeviceState, ledger: NodeDevices) -> DeviceView:
         unhealthy=state.unhealthy,
         since=state.since,
         lost=state.lost,
-        trespasses=[]
-        if state.lost
-        else [each for each in hardware.trespasses if (each.resource, each.index) == number],
+        trespasses=[each for each in trespasses if (each.resource, each.index) == number],
         overuses=[each for each in hardware.overuses if each.pod in sharers and (each.resource, each.index) == number],
     )
 

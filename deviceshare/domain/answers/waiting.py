@@ -272,7 +272,12 @@ def _met_nowhere(fleet: Fleet, request: Request) -> _MetNowhere:
         text = f"waiting for {wants}, but none of {shared} shared nodes matches spec.nodeSelector {selector}"
         return _MetNowhere(_waiting(text, "change it, or label a node"))
     if fits:
-        return _MetNowhere(_fits(request, wants, fits), fits=True)
+        number, some = len(fits), fits.first(SHOWN_NODES)
+        have = "1 shared node has" if number == 1 else f"{number} shared nodes have"
+        its, waits = ("it", "waits") if request.holder.kind == POD else ("its pods", "wait")
+        nodes = listed([*some, *([f"{number - SHOWN_NODES} more"] if number > SHOWN_NODES else [])])
+        cure = f"see what else {its} {waits} for (kubectl describe pod)"
+        return _MetNowhere(_waiting(f"{have} {wants} free ({nodes})", cure), fits=True)
     shown = dict(_in_the_way(fleet, request, refused))
     rest = sum(map(len, refused.values())) - len(shown)
     more = [f"and {rest} more node{'s' * (rest > 1)}"] if rest else []
@@ -288,14 +293,6 @@ def _wants(request: Request) -> str:
     if not request.share:
         return devices
     return f"{devices}, of which a pod needs {request.share.wanted}" if devices else request.share.wanted
-
-
-def _fits(request: Request, wants: str, fits: NodeLists) -> Reason:
-    number, shown = len(fits), fits.first(SHOWN_NODES)
-    have = "1 shared node has" if number == 1 else f"{number} shared nodes have"
-    its, waits = ("it", "waits") if request.holder.kind == POD else ("its pods", "wait")
-    nodes = listed([*shown, *([f"{number - SHOWN_NODES} more"] if number > SHOWN_NODES else [])])
-    return _waiting(f"{have} {wants} free ({nodes})", f"see what else {its} {waits} for (kubectl describe pod)")
 
 
 # Nodes that can't meet a request, each in a line: what of it is free, and who has the rest.

@@ -179,4 +179,4 @@ def test_a_ledger_forgets_what_no_longer_holds() -> None:
         "nvidia": "none",
         "amd": None,
     }
-    assert devices_patch(before, gpus(0))["status"]["handover"] == {"nvidia": PLUGINS, "amd": "index"}
+    assert devices_patch(before, gpus(0), before.status)["status"]["handover"] == {"nvidia": PLUGINS, "amd": "index"}

@@ -45,7 +45,7 @@ def test_a_claim_on_a_lost_device_is_not_counted_as_free_or_had() -> None:
 def test_the_leader_writes_numbers_only_and_counts_the_unhealthy() -> None:
     """What the agent knows is the agent's to write."""
     before = on(a_ledger(), seen(*CARDS, unhealthy="Xid 79"))
-    status = devices_patch(before, gpus(0, 1))["status"]
+    status = devices_patch(before, gpus(0, 1), before.status)["status"]
     assert status["devices"] == [{"resource": GPU, "index": 0}, {"resource": GPU, "index": 1}]
     lines = summary(replace(before, status=replace(before.status, devices=[*gpus(0, 1)])))
     assert (lines.total, lines.free) == ("nvidia.com/gpu=2 (1 unhealthy)", "nvidia.com/gpu=1")
@@ -69,6 +69,6 @@ def test_what_no_longer_holds_is_nulled_and_the_rest_stays() -> None:
     status = devices_patch(before, gpus(0, 1), LedgerStatus(memory_mib={GPU: 24576}, for_groups=[*gpus(0)]))["status"]
     assert status["memoryMib"] == {GPU: 24576, AMD: None}
     assert (status["forShares"], status["forGroups"]) == ([], ledger.as_json(gpus(0)))
-    kept = devices_patch(before, gpus(0))["status"]
+    kept = devices_patch(before, gpus(0), before.status)["status"]
     assert kept["memoryMib"] == {GPU: 16384, AMD: 8192}
     assert (kept["forShares"], kept["forGroups"]) == (ledger.as_json(gpus(0)), ledger.as_json(gpus(1)))

@@ -247,7 +247,9 @@ class HistoryWorld:
         gather = partial(repair.evidence, self.cluster)
         seen, _ = await repair.fill(self.cluster, node, gather=gather, wait_out_binds=wait_out)
         if not seen.status.devices:
-            await self.cluster.patch(NODE_DEVICES, node, devices_patch(seen, self.have), subresource="status")
+            await self.cluster.patch(
+                NODE_DEVICES, node, devices_patch(seen, self.have, seen.status), subresource="status"
+            )
             self.refilled.add(node)
 
     def claim_is_written_again(self) -> None:
