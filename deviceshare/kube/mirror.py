@@ -253,7 +253,9 @@ class ApiMirror(Cache[T]):
                 if not self._relist:
                     self._expect(await self._api.version_of(self._kind, self._namespace, self._selectors))
                 if self._relist:
-                    await self.list()
+                    # A start waits for its lists of custom resources, which the API server decodes one by one if it
+                    # reads etcd; and a mirror may be behind.
+                    await self.list(cached=self._kind.is_ours and not self.lists)
                 opened = time.monotonic()
                 await self._watch()
             except ApiError as error:
@@ -279,15 +281,16 @@ class ApiMirror(Cache[T]):
         """Whether the kind can't be mirrored for now; an optional kind may come later (OptionalMirror)."""
         return False
 
-    async def list(self) -> None:
-        """Lists everything as it is now; a watch goes on from there. Raises ApiError."""
-        kind, namespace, selectors = self._kind, self._namespace, self._selectors
-        # A start waits for its lists of custom resources, which the API server decodes one by one if it reads etcd. A
-        # mirror may be behind; but what was listed must not be of a history that a restored backup took back.
-        cached = kind.is_ours and not self.lists
-        objects, version = await self._api.snapshot(kind, namespace, selectors, self._decode, cached=cached)
-        if cached and _is_older(await self._api.version_of(kind, namespace, selectors), version):
-            objects, version = await self._api.snapshot(kind, namespace, selectors, self._decode)
+    async def list(self, *, cached: bool = False) -> None:
+        """Lists everything as it is now, or as the API server has it `cached`; a watch goes on from there.
+
+        Raises ApiError.
+        """
+        place = self._kind, self._namespace, self._selectors
+        objects, version = await self._api.snapshot(*place, self._decode, cached=cached)
+        if cached and _is_older(await self._api.version_of(*place), version):
+            # The cache is of a history that a restored backup took back.
+            objects, version = await self._api.snapshot(*place, self._decode)
         with suppress(Expired):
             self._expect(version)
         self.replace(objects, version)

@@ -140,9 +140,9 @@ class OptionalMirror(ApiMirror[T]):
             self._lost_at = self._refused_since = None  # There is no watch to be had, so none is missing.
             await asyncio.sleep(min(self._rarely, LOST_SECONDS) if self.known else self._rarely)
 
-    async def list(self) -> None:
+    async def list(self, *, cached: bool = False) -> None:
         """As a mirror of any kind. Refusals of before don't count any more, however long ago the first one was."""
-        await super().list()
+        await super().list(cached=cached)
         self.known, self._refused_since = True, None
 
     def start_over(self) -> None:

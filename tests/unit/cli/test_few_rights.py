@@ -29,7 +29,7 @@ class FewRights:
     async def get(self, *_: Any) -> Any:
         raise Forbidden("no")
 
-    async def snapshot(self, kind: Kind[Any], namespace: str, *_: Any) -> tuple[list[Any], str]:
+    async def snapshot(self, kind: Kind[Any], namespace: str, *_: Any, **__: Any) -> tuple[list[Any], str]:
         if kind in (NODES, NAMESPACES) or (kind is PODS and (self.blind or namespace != "ns")):
             raise Forbidden("no")
         condition = {"type": "Bound", "reason": "Waiting", "message": STATED, "observedGeneration": 3}

@@ -69,7 +69,7 @@ class Listing(OneAnswer):
     async def create(self, *_: Any) -> AccessReview:
         return AccessReview({"allowed": True})
 
-    async def snapshot(self, kind: Kind[Any], *_: Any) -> tuple[list[Any], str]:
+    async def snapshot(self, kind: Kind[Any], *_: Any, **__: Any) -> tuple[list[Any], str]:
         labels = {"a": {"gpushare": "true"}, "b": {"gpushare": "false"}} if kind is NODES else {}
         return [Node(ObjectMeta(name=name, labels=each, resource_version="1")) for name, each in labels.items()], "1"
 
