@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from operator import eq
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.node.release import Parts, Release
 
 MIB = 1 << 20
 CONTAINERS = int(os.environ.get("DEVICESHARE_LIMITED_CONTAINERS", "20"))
-"""A thousand take a quarter of an hour."""
+"""A thousand take a quarter of an hour, and `--timeout 3600`."""
 PODS = 5 if CONTAINERS < 100 else 25
 ROUNDS = CONTAINERS // PODS
 
@@ -64,8 +65,14 @@ def limits(agent: Agent) -> dict[str, int]:
     return {words[3]: int(words[1]) // MIB for words in map(str.split, lines) if len(words) == 4}
 
 
-def limit_of(agent: Agent, uid: str, container: str) -> list[int]:
-    return [limit for group, limit in limits(agent).items() if uid in group and container in group]
+def limits_of(agent: Agent, pods: list[Any]) -> dict[str, list[int]]:
+    """The limits at the control group of each pod's container."""
+    groups, found = limits(agent), {}
+    for each in pods:
+        uid, container = each["metadata"]["uid"], each["status"]["containerStatuses"][0]["containerID"]
+        mine = [limit for group, limit in groups.items() if uid in group and container.rpartition("//")[2] in group]
+        found[each["metadata"]["name"]] = mine
+    return found
 
 
 def test_each_real_container_has_its_limit_at_its_own_control_group(cluster: Cluster, agent: Agent) -> None:
@@ -76,11 +83,11 @@ def test_each_real_container_has_its_limit_at_its_own_control_group(cluster: Clu
             asked = {"resources": {"limits": {"deviceshare.io/gpu-mem-mib": mib}}}
             document = pod(name, "sleep 3600 & wait", container=asked)
             cluster.eventually(partial(cluster.joins, document))
-        for name, mib in sizes.items():
-            cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=180s")
-            found = cluster.get("pod", name)
-            uid, container = found["metadata"]["uid"], found["status"]["containerStatuses"][0]["containerID"]
-            cluster.eventually(partial(limit_of, agent, uid, container.rpartition("//")[2]), partial(eq, [mib]))
+        cluster.kubectl("wait", "--for=condition=Ready", "pod", *sizes, "--timeout=180s")
+        cluster.eventually(
+            partial(limits_of, agent, cluster.get("pod", *sizes)),
+            partial(eq, {name: [mib] for name, mib in sizes.items()}),
+        )
         cluster.kubectl("delete", "pod", *sizes, "--grace-period=1")
     code = "import urllib.request as u; print(u.urlopen(f'http://{ADDRESS}:9410/metrics').read().decode())"
     address = "import os; ADDRESS = os.environ.get('DEVICESHARE_NODE_ADDRESS', '127.0.0.1'); "
