@@ -253,9 +253,9 @@ class ApiMirror(Cache[T]):
                 if not self._relist:
                     self._expect(await self._api.version_of(self._kind, self._namespace, self._selectors))
                 if self._relist:
-                    # A start waits for its lists of custom resources, which the API server decodes one by one if it
+                    # A start waits for its lists of all custom resources, which the API server decodes one by one if it
                     # reads etcd; and a mirror may be behind.
-                    await self.list(cached=self._kind.is_ours and not self.lists)
+                    await self.list(cached=self._kind.is_ours and not self._selectors and not self.lists)
                 opened = time.monotonic()
                 await self._watch()
             except ApiError as error:
