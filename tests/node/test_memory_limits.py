@@ -19,7 +19,7 @@ from tests.node.release import Parts, Release
 
 MIB = 1 << 20
 CONTAINERS = int(os.environ.get("DEVICESHARE_LIMITED_CONTAINERS", "20"))
-"""A thousand take a quarter of an hour, and `--timeout 3600`."""
+"""A thousand take three quarters of an hour, and `--timeout 3600`."""
 PODS = 5 if CONTAINERS < 100 else 25
 ROUNDS = CONTAINERS // PODS
 
