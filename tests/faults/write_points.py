@@ -74,9 +74,9 @@ ELSEWHERE: dict[str, str] = {
     "leader/gates.py _reconcile": "placement by gates",
     "leader/gates.py _delete": "placement by gates",
     "protocol/holders.py _fence_status": "pods that refuse an annotation: tests/controlplane/rough/test_strangers.py",
-    "leader/preemptor.py _reconcile 1": "scaling pods, off by default: tests/unit/loops/test_scaler.py",
-    "leader/preemptor.py _reconcile 2": "the same",
-    "leader/preemptor.py _show": "the same",
+    "leader/scaler.py _reconcile 1": "scaling pods, off by default: tests/unit/loops/test_scaler.py",
+    "leader/scaler.py _reconcile 2": "the same",
+    "leader/scaler.py _show": "the same",
     **{
         f"leader/holds.py {function}": "holds need Kubernetes 1.34: test_holds.py of tests/unit and tests/controlplane"
         for function in (*("_reconcile", "_keep 1", "_keep 2", "_keep 3", "_give_up 1", "_give_up 2"), "_delete_pod")

@@ -4,7 +4,7 @@ import asyncio
 
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.leader.controller import WAITS_FOR_ITSELF, WARNED, PodEvents
+from deviceshare.loops.leader.pod_events import WAITS_FOR_ITSELF, WARNED, PodEvents
 from deviceshare.loops.ports import ObjectChange
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time

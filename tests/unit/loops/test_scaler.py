@@ -5,7 +5,7 @@ from typing import Any
 
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.leader.preemptor import REPLACED_SECONDS
+from deviceshare.loops.leader.scaler import REPLACED_SECONDS
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time
 
