@@ -109,16 +109,19 @@ class MemoryCertificate(_Served):
 
     def use(self, certificate: str, key: str) -> None:
         """Presents this certificate, in PEM, in the next handshakes."""
+        self._present(certificate + key)
         self._pem = certificate + key
-        self._load()
 
     def _load(self) -> None:
-        if not self._pem:
+        if self._pem:
+            self._present(self._pem)
+        else:
             self._of_files()  # which says whether the client CAs can be used
-            return
+
+    def _present(self, pem: str) -> None:
         # OpenSSL loads from files only. This one lies in memory, has no name, and is gone when it is closed.
         with os.fdopen(os.memfd_create("certificate", os.MFD_CLOEXEC), "w") as file:
-            file.write(self._pem)
+            file.write(pem)
             file.flush()
             path = Path(f"/proc/self/fd/{file.fileno()}")
             self._loaded = self._of_files(path, path)

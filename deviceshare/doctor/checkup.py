@@ -23,16 +23,19 @@ async def look(
     yield await checked("CRDs", "CRDs", installation.examine_definitions(api))
     yield await checked("your rights", "what you may do", rights.examine_person(api))
     ours = await installation.installation(api, release)
-    dry_run = await admission.dry_run(api, namespace)
+    early = None
     if ours.deployment is None:  # It may run by other means, and what it does to a pod shows how.
-        ours = ours._replace(gated=is_gated(dry_run))
+        early = await admission.dry_run(api, namespace)
+        ours = ours._replace(gated=is_gated(early))
     yield await checked("its rights", f"what {ours.user} may do", rights.examine_own(api, ours))
     yield await checked("replicas", f"what runs in {release}", installation.examine_replicas(api, ours))
     yield await checked("scheduler", "kube-scheduler's configuration", installation.examine_scheduler(api, ours))
     mode = await admission.mode(api, ours)
     yield await checked(mode, mode, admission.examine(api, ours, mode))
     said = f"a pod sent to {namespace} as a dry run came back with the group's variables"
-    yield check("injection", said, admission.judge_injection(dry_run, namespace, release))
+    # Only now: replicas that were starting have been waited for.
+    answer = early or await admission.dry_run(api, namespace)
+    yield check("injection", said, admission.judge_injection(answer, namespace, release))
     labelled = GuardedCluster(api, PodGuard(()), SharingLabels.written(ours.flag("shared-node-labels") or ""))
     yield await checked("objects", "objects", nodes.examine_objects(labelled))
     async for each in nodes.examine(labelled, ours):

@@ -343,7 +343,7 @@ def judge_shares(nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> Itera
     for ledger in (each for each in ledgers if each.node in shared):
         for resource in {device.resource for device in ledger.devices if not ledger.memory_of(device)} & shareable:
             unknown[resource].append(ledger.node)
-        if ledger.hardware.devices:
+        if ledger.status.hardware.devices:  # An agent reports; what a DRA driver publishes says nothing of limits.
             counting[ledger.counts_only].append(ledger.node)
     for why, names in sorted(counting.items()):  # no warning: nobody has to enforce them
         text, _, cure = why.partition(": ")

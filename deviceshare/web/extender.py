@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -69,10 +69,10 @@ class Victims(Struct, frozen=True):
     disruptions: int = field(default=0, name="NumPDBViolations")
 
     @property
-    def meta(self) -> Raw:
+    def meta(self) -> dict[str, Any]:
         """The same by UID, as kube-scheduler takes it back."""
         pods = [{"UID": victim.metadata.uid} for victim in self.pods or ()]
-        return Raw(msgspec.json.encode({"Pods": pods, "NumPDBViolations": self.disruptions}))
+        return {"Pods": pods, "NumPDBViolations": self.disruptions}
 
 
 class Preemption(Struct, frozen=True, rename="pascal"):
@@ -80,10 +80,10 @@ class Preemption(Struct, frozen=True, rename="pascal"):
 
     pod: Pod
     node_name_to_victims: dict[str, Victims] | None = None
-    node_name_to_meta_victims: dict[str, Raw] | None = None
+    node_name_to_meta_victims: dict[str, dict[str, Any]] | None = None
 
     @property
-    def victims(self) -> dict[str, Raw]:
+    def victims(self) -> dict[str, dict[str, Any]]:
         """By node, as they are sent back; whole pods come where `nodeCacheCapable` is false."""
         if self.node_name_to_meta_victims is not None:
             return self.node_name_to_meta_victims
@@ -130,7 +130,7 @@ def filter_result(
     return msgspec.json.encode(answer)
 
 
-def preemption_result(victims: Mapping[str, Raw]) -> bytes:
+def preemption_result(victims: Mapping[str, dict[str, Any]]) -> bytes:
     """The answer to preempt: pods may be evicted on these nodes only; with no nodes, none is."""
     return msgspec.json.encode({"NodeNameToMetaVictims": victims})
 

@@ -122,6 +122,25 @@ def test_a_spoiled_renewal_changes_nothing(ours: Authority, theirs: Authority) -
         certificate.use(issue(ours).certificate, issue(theirs).key)
 
 
+async def test_new_client_authorities_count_after_a_spoiled_renewal_too(
+    ours: Authority, theirs: Authority, tmp_path: Path
+) -> None:
+    """They are loaded with the certificate that is presented, not with the one that couldn't be."""
+    file = tmp_path / "clients.crt"
+    file.write_text(theirs.certificate)
+    certificate = MemoryCertificate(file)
+    certificate.use(*issue(ours)[:2])
+    with pytest.raises(ssl.SSLError):
+        certificate.use(issue(ours).certificate, issue(theirs).key)
+    watching = asyncio.create_task(certificate.watch(interval=0.005))
+    async with serving(certificate.context) as port, asyncio.timeout(10):
+        file.write_text(ours.certificate)
+        while await ask(port, calling(ours, ours, tmp_path)) != b"hello\n":
+            pass
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
 # Servers that let in known clients only.
 
 

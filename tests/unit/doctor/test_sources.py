@@ -77,3 +77,12 @@ def test_before_dra_the_chart_grants_no_right_to_it() -> None:
     roles = [each for each in helm.render({}, "1.31.0") if each["kind"] in ("ClusterRole", "Role")]
     assert not any(right.group == "resource.k8s.io" for right in granted(roles))
     assert not any(right.group == "resource.k8s.io" for right in rights.needed(Installation(contract.NAMESPACE)))
+
+
+def test_limits_of_shares_are_said_of_nodes_whose_agent_reports_alone() -> None:
+    """What a DRA driver publishes says nothing of them."""
+    published = _a_published_ledger()
+    hardware = Hardware(devices=[Part(GPU, 0, "GPU-0", memory_mib=1024)])
+    by_agent = replace(published, status=replace(published.status, hardware=hardware))
+    said = [[each.what for each in nodes.judge_shares([a_node()], [ledger])] for ledger in (published, by_agent)]
+    assert ["limits of shares" in " ".join(each) for each in said] == [False, True]
