@@ -19,9 +19,10 @@ from tests.node.release import Parts, Release
 
 MIB = 1 << 20
 CONTAINERS = int(os.environ.get("DEVICESHARE_LIMITED_CONTAINERS", "20"))
-"""A thousand take three quarters of an hour, and `--timeout 3600`."""
+"""A thousand take long: `--timeout 3600`."""
+IN_A_POD = 4
 PODS = 5 if CONTAINERS < 100 else 25
-ROUNDS = CONTAINERS // PODS
+ROUNDS = CONTAINERS // (PODS * IN_A_POD)
 
 
 @pytest.fixture(scope="module")
@@ -65,36 +66,47 @@ def limits(agent: Agent) -> dict[str, int]:
     return {words[3]: int(words[1]) // MIB for words in map(str.split, lines) if len(words) == 4}
 
 
-def limits_of(agent: Agent, pods: list[Any]) -> dict[str, list[int]]:
-    """The limits at the control group of each pod's container."""
+def limits_of(agent: Agent, pods: list[Any]) -> dict[tuple[str, str], list[int]]:
+    """The limits at the control group of each container, by the names of pod and container."""
     groups, found = limits(agent), {}
     for each in pods:
-        uid, container = each["metadata"]["uid"], each["status"]["containerStatuses"][0]["containerID"]
-        mine = [limit for group, limit in groups.items() if uid in group and container.rpartition("//")[2] in group]
-        found[each["metadata"]["name"]] = mine
+        uid = each["metadata"]["uid"]
+        for status in each["status"]["containerStatuses"]:
+            container = status["containerID"].rpartition("//")[2]
+            mine = [limit for group, limit in groups.items() if uid in group and container in group]
+            found[each["metadata"]["name"], status["name"]] = mine
     return found
+
+
+def several_containers(name: str, sizes: list[int]) -> Any:
+    """A pod with a container for each size, in MiB."""
+    document = pod(name, "sleep 3600 & wait")
+    [container] = document["spec"]["containers"]
+    document["spec"]["containers"] = [
+        {**container, "name": f"c{number}", "resources": {"limits": {"deviceshare.io/gpu-mem-mib": size}}}
+        for number, size in enumerate(sizes)
+    ]
+    return document
 
 
 def test_each_real_container_has_its_limit_at_its_own_control_group(cluster: Cluster, agent: Agent) -> None:
     """They come and go; each is limited within a second of its start, and none was ever found without."""
     for round_ in range(ROUNDS):
-        sizes = {f"p{round_}-{number}": 1000 + 100 * number for number in range(PODS)}
-        for name, mib in sizes.items():
-            asked = {"resources": {"limits": {"deviceshare.io/gpu-mem-mib": mib}}}
-            document = pod(name, "sleep 3600 & wait", container=asked)
-            cluster.eventually(partial(cluster.joins, document))
-        cluster.kubectl("wait", "--for=condition=Ready", "pod", *sizes, "--timeout=180s")
-        cluster.eventually(
-            partial(limits_of, agent, cluster.get("pod", *sizes)),
-            partial(eq, {name: [mib] for name, mib in sizes.items()}),
-        )
-        cluster.kubectl("delete", "pod", *sizes, "--grace-period=1")
+        pods = {
+            f"p{round_}-{number}": [1000 + 20 * number + each for each in range(IN_A_POD)] for number in range(PODS)
+        }
+        for name, sizes in pods.items():
+            cluster.eventually(partial(cluster.joins, several_containers(name, sizes)))
+        cluster.kubectl("wait", "--for=condition=Ready", "pod", *pods, "--timeout=180s")
+        expected = {(name, f"c{number}"): [mib] for name, sizes in pods.items() for number, mib in enumerate(sizes)}
+        cluster.eventually(partial(limits_of, agent, cluster.get("pod", *pods)), partial(eq, expected))
+        cluster.kubectl("delete", "pod", *pods, "--grace-period=1")
     code = "import urllib.request as u; print(u.urlopen(f'http://{ADDRESS}:9410/metrics').read().decode())"
     address = "import os; ADDRESS = os.environ.get('DEVICESHARE_NODE_ADDRESS', '127.0.0.1'); "
     lines = agent.exec("python", "-c", address + code).splitlines()
     metrics = dict(line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
     count = float(metrics["deviceshare_memory_limit_seconds_count"])
-    assert count >= ROUNDS * PODS
+    assert count >= ROUNDS * PODS * IN_A_POD
     within = {le: metrics[f'deviceshare_memory_limit_seconds_bucket{{le="{le}"}}'] for le in ("0.25", "0.5", "1.0")}
     print(f"{count:.0f} containers and sandboxes were limited, within seconds: {within}")
     assert float(within["1.0"]) >= 0.99 * count
