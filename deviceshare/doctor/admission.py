@@ -38,8 +38,10 @@ _POLICY_OF_AGENTS: Final = "deviceshare-node-devices"
 _BYPASSES: Final = "deviceshare-bypasses"
 """By its setting it warns or denies."""
 _UNINJECTED, _CHANGED = "pods of groups get no devices", "anybody may change their devices"
+_LATE: Final = "a group can't be deleted for a moment after its first pod was bound"
 _WITHOUT: Final = {
     "deviceshare-mutate-pods": _UNINJECTED,
+    "deviceshare-mutate-groups": _LATE,
     "deviceshare-pods": _CHANGED,
     _BYPASSES: "nobody is told of ways around the hand-over of devices",
     "deviceshare-groups": "groups are deleted while pods use them",
@@ -47,6 +49,11 @@ _WITHOUT: Final = {
     "deviceshare-ledger-deletions": "a NodeDevices with claims can be deleted, and is gone with the last of these",
 }
 """What is so where one of the policies isn't in force."""
+_ALONE: Final = {
+    OF_AGENTS: "an agent may write what other nodes have, and people with deviceshare-recover misreport devices",
+    "mutate-groups.deviceshare.io": _LATE,
+}
+"""What is so where one of these webhooks alone is missing."""
 _VERSION: Final = "app.kubernetes.io/version"
 _UPGRADE: Final = "helm upgrade the release"
 
@@ -122,11 +129,7 @@ def judge_left_out(found: WebhookConfiguration, ignored: set[str] | None) -> Ite
 
 
 def _missing_webhooks(what: str, names: list[str]) -> Finding:
-    away = _CHANGED
-    if _INJECTING in names:
-        away = _UNINJECTED
-    elif names == [OF_AGENTS]:
-        away = "an agent may write what other nodes have, and people with deviceshare-recover misreport devices"
+    away = _UNINJECTED if _INJECTING in names else _CHANGED if len(names) > 1 else _ALONE.get(names[0], _CHANGED)
     file = assets.manifests() / "webhooks.yaml"
     cure = f"{_UPGRADE}, or kubectl apply -f {file} and let deviceshare fill in the caBundle (--ca-secret)"
     return Finding(PROBLEM, f"{what}: {away}", cure)

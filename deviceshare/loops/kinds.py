@@ -220,6 +220,7 @@ MUTATING: Final = _kinds("Mutating")
 VALIDATING: Final = _kinds("Validating")
 POLICIES: Final[Mapping[str, PolicyKinds]] = {
     "deviceshare-mutate-pods": MUTATING,
+    "deviceshare-mutate-groups": MUTATING,
     "deviceshare-pods": VALIDATING,
     "deviceshare-bypasses": VALIDATING,
     "deviceshare-groups": VALIDATING,

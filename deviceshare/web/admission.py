@@ -245,7 +245,7 @@ _wholes = ObjectDecoder(dict[str, Any])
 
 @dataclass(frozen=True)
 class Admission:
-    """`/mutate-pods`, `/validate-pods`, `/validate-groups` and `/validate-node-devices`."""
+    """`/mutate-pods`, `/mutate-groups`, `/validate-pods`, `/validate-groups` and `/validate-node-devices`."""
 
     groups: Mirror[Group]
     pods: Mirror[Pod]
@@ -280,6 +280,7 @@ class Admission:
         first = self._await_group if self.by_claim else None
         return [
             Route("POST", "/mutate-pods", _handler("Pod", self._mutate_pod, self.identity, first)),
+            Route("POST", "/mutate-groups", _handler(contract.GROUP_KIND, self._mutate_group)),
             Route("POST", "/validate-pods", _handler("Pod", self._validate_pod, self.identity)),
             Route("POST", "/validate-groups", _handler(contract.GROUP_KIND, self._validate_group)),
             Route("POST", "/validate-node-devices", _handler(contract.NODE_DEVICES_KIND, self._validate_node_devices)),
@@ -311,6 +312,12 @@ class Admission:
         else:
             injection = Injection()
         return ReviewVerdict(injection.refusal, patch=injection.patch, warnings=injection.warnings)
+
+    def _mutate_group(self, request: ReviewRequest) -> ReviewVerdict:
+        if request.operation != "CREATE":
+            return ALLOWED
+        group = _group(request.object, whole=False)  # what can't be read is for the validation to refuse
+        return ReviewVerdict(patch=own_resources.new_group_patch(group, self.life))
 
     def _validate_pod(self, request: ReviewRequest) -> ReviewVerdict:
         if not (self._concerns_us(request.object) or self._concerns_us(request.old_object)):

@@ -93,7 +93,7 @@ def document(path: str, random_: random.Random) -> Json:
         return {"Pod": pod, **random_.choice([known, {"NodeNameToVictims": {"node-1": whole, "node-2": None}}])}
     if path == "/bind":
         return {"PodName": "p", "PodNamespace": "ns", "PodUID": "u-1", "Node": "node-1"}
-    if path == "/validate-groups":
+    if path in ("/mutate-groups", "/validate-groups"):
         return _review(contract.GROUP_KIND, copy.deepcopy(GROUP), random_)
     if path == "/validate-node-devices":
         return _review(contract.NODE_DEVICES_KIND, copy.deepcopy(NODE_DEVICES), random_)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from tests.fuzz.documents import bend, document, encode
 
 PATHS: Final = {
-    "webhook": ("/mutate-pods", "/validate-pods", "/validate-groups", "/validate-node-devices"),
+    "webhook": ("/mutate-pods", "/mutate-groups", "/validate-pods", "/validate-groups", "/validate-node-devices"),
     "extender": ("/filter", "/filter-best", "/prioritize", "/preempt", "/bind"),
     "probe": ("/livez", "/readyz", "/metrics"),
     "ui": ("/", "/ui", "/ui/state", "/ui/style.css"),

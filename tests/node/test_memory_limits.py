@@ -3,7 +3,9 @@
 The driver is the tests' own NVML, which keeps what it is told by control group, as NVIDIA documents it.
 """
 
+import json
 import os
+import re
 from collections.abc import Iterator
 from functools import partial
 from operator import eq
@@ -19,7 +21,7 @@ from tests.node.release import Parts, Release
 
 MIB = 1 << 20
 CONTAINERS = int(os.environ.get("DEVICESHARE_LIMITED_CONTAINERS", "20"))
-"""A thousand take long: `--timeout 3600`."""
+"""A thousand take a quarter of an hour: `--timeout 3600`."""
 IN_A_POD = 4
 PODS = 5 if CONTAINERS < 100 else 25
 ROUNDS = CONTAINERS // (PODS * IN_A_POD)
@@ -60,20 +62,26 @@ def agent(cluster: Cluster, release: Release, script: Script) -> Agent:
     return found
 
 
-def limits(agent: Agent) -> dict[str, int]:
-    """The hard limit in MiB by control group, of those that have one."""
-    lines = agent.exec("sh", "-c", f"cat {LIMITS}/GPU-*@* 2>/dev/null || true").splitlines()
-    return {words[3]: int(words[1]) // MIB for words in map(str.split, lines) if len(words) == 4}
+def limits(agent: Agent) -> dict[tuple[str, str], int]:
+    """The hard limits in MiB, by the GPU's UUID and the control group."""
+    lines = agent.exec("sh", "-c", f"grep '' {LIMITS}/GPU-*@* /dev/null || true").splitlines()
+    found = (re.fullmatch(r".*/(GPU-[^@/]+)@\d+:\d+ (\d+) \d+ (\S+)", line) for line in lines)
+    return {(each[1], each[3]): int(each[2]) // MIB for each in found if each}
 
 
 def limits_of(agent: Agent, pods: list[Any]) -> dict[tuple[str, str], list[int]]:
-    """The limits at the control group of each container, by the names of pod and container."""
-    groups, found = limits(agent), {}
+    """The limits at the control group of each container, of its own GPU, by the names of pod and container.
+
+    Before the agent knew which container it was, it may have limited it on another GPU of its pod, too.
+    """
+    every, found = limits(agent), {}
+    uuids = {each["index"]: each["uuid"] for each in agent.hardware()["devices"]}
     for each in pods:
-        uid = each["metadata"]["uid"]
+        uid, annotations = each["metadata"]["uid"], each["metadata"]["annotations"]
+        gpus = {share["container"]: uuids[share["index"]] for share in json.loads(annotations["deviceshare.io/shares"])}
         for status in each["status"]["containerStatuses"]:
-            container = status["containerID"].rpartition("//")[2]
-            mine = [limit for group, limit in groups.items() if uid in group and container in group]
+            container, gpu = status["containerID"].rpartition("//")[2], gpus[status["name"]]
+            mine = [mib for (uuid, group), mib in every.items() if uuid == gpu and uid in group and container in group]
             found[each["metadata"]["name"], status["name"]] = mine
     return found
 

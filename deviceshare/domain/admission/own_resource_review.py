@@ -64,6 +64,22 @@ def review_new_group(group: Group) -> str:
     return "; ".join([*named, *spec_faults(group.spec)])
 
 
+def new_group_patch(group: Group, life: GroupLife = DEFAULT_LIFE) -> list[dict[str, Any]]:
+    """The JSON Patch (RFC 6902) of a new group: the finalizer of deletionPolicy AfterLastPod.
+
+    Who deletes the group right after its first bind need not wait for the leader to put it on.
+    """
+    finalizers = group.metadata.finalizers
+    if contract.PODS_FINALIZER in finalizers or not life.outlives_deletion(group.spec.deletion_policy):
+        return []
+    path, ours = "/metadata/finalizers", contract.PODS_FINALIZER
+    return [
+        {"op": "add", "path": f"{path}/-", "value": ours}
+        if finalizers
+        else {"op": "add", "path": path, "value": [ours]}
+    ]
+
+
 def review_changed_group(old: Group, new: Group) -> str:
     """Why a group may not change in this way, or ""."""
     before, now = old.metadata.hides("spec"), new.metadata.hides("spec")

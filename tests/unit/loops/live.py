@@ -319,8 +319,10 @@ class World:
         meta = {"name": name, "labels": {contract.MODE_LABEL: contract.MODE_SHARED}, **changes}
         self.cluster.put(NODES, {"metadata": meta, "status": status})
 
-    def group(self, name: str, count: int = 2, **spec: Any) -> Group:
-        self.cluster.put(GROUPS, {"metadata": {"name": name}, "spec": {"resources": {GPU: count}, **spec}})
+    def group(self, name: str, count: int = 2, *, mutated: bool = False, **spec: Any) -> Group:
+        """`mutated`, as the webhook does, it has its finalizer from the beginning."""
+        meta = {"name": name, "finalizers": [contract.PODS_FINALIZER] if mutated else []}
+        self.cluster.put(GROUPS, {"metadata": meta, "spec": {"resources": {GPU: count}, **spec}})
         return self.read_group(name)
 
     def pod(self, name: str, group: str, *, refused: bool = False, **more: Any) -> Pod:

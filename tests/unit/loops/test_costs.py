@@ -117,7 +117,7 @@ async def test_a_pod_costs_no_more_than_it_did(what: str) -> None:
         world.node(f"n{number:02}", 8)
     world.group("team", 1)
     for number in range(PODS_MEASURED + 5):
-        world.group(f"team{number}", 1)
+        world.group(f"team{number}", 1, mutated=True)
     async with world.leading():
         await soon(lambda: world.open("n00") and world.open(f"n{NODES - 1}"))
         await asyncio.sleep(30)

@@ -106,7 +106,10 @@ async def test_a_bind_whose_binding_fails_leaves_a_status_that_is_corrected() ->
 
 @in_virtual_time
 async def test_a_group_and_its_first_pod_make_one_write() -> None:
-    """The bind's, and the leader's of the finalizer. What somebody takes out of the status comes back."""
+    """The bind's, and of a group that no webhook saw, the leader's of the finalizer.
+
+    What somebody takes out of the status comes back.
+    """
     world = World()
     world.node("n1")
     world.group("team")

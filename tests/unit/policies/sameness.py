@@ -16,6 +16,7 @@ from deviceshare.domain.admission import dialects, drafts
 from deviceshare.domain.admission.bypasses import REFUSE, bypasses, new_bypasses, refusal_or_warnings
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.own_resource_review import (
+    new_group_patch,
     review_changed_group,
     review_deleted_group,
     review_deletion,
@@ -186,6 +187,15 @@ def grouped_the_same(old: Group | None, new: Group) -> None:
     else:
         said = policy.refusal(a_request("UPDATE", old=_json(old), new=form))
         assert said == review_changed_group(old, new)
+
+
+def finalized_the_same(group: Json, life: GroupLife) -> Json:
+    """Asserts that a new group gets the same finalizer; returns it as it is stored."""
+    values = chart_values(DEFAULTS)
+    values["groups"] |= {"deletionPolicy": life.deletion_policy}
+    stored = policies(**values)["deviceshare-mutate-groups"].patched(a_request(new=group))
+    assert stored == applied(group, new_group_patch(msgspec.convert(group, Group), life))
+    return stored
 
 
 def deleted_the_same(group: Group, pods: Iterable[Pod], life: GroupLife = DEFAULT_LIFE) -> str:

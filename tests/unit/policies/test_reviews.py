@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from deviceshare.domain.admission.own_resource_review import GroupFields, review_deleted_group, review_fields
-from deviceshare.domain.objects.groups import Group, GroupMeta, GroupSpec, GroupStatus
+from deviceshare.domain.objects.groups import DELETION_POLICIES, Group, GroupLife, GroupMeta, GroupSpec, GroupStatus
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec, PodStatus
 from deviceshare.domain.objects.pods import Pod
@@ -173,6 +173,21 @@ def test_fields_that_no_group_has_are_refused_alike(old: Json, added: Json) -> N
     assert policy.refusal(a_request(new=after)) == review_fields(GroupFields(), now)
     assert policy.refusal(a_request("UPDATE", old=before, new=after)) == review_fields(was, now)
     assert bool(review_fields(GroupFields(), now)) == (added not in ({}, {"allowedNamespaces": {"from": "All"}}))
+
+
+@pytest.mark.parametrize("default", DELETION_POLICIES)
+@pytest.mark.parametrize("own", ["", *DELETION_POLICIES])
+@pytest.mark.parametrize("theirs", [[], ["example.com/backup"], ["deviceshare.io/pods"]], ids=str)
+def test_a_new_group_gets_its_finalizer_as_from_the_webhook(theirs: list[str], own: str, default: str) -> None:
+    """By its policy or the default; those of others stay."""
+    meta: Json = {"name": "team", **({"finalizers": theirs} if theirs else {})}
+    group = {"metadata": meta, "spec": {"resources": {}, **({"deletionPolicy": own} if own else {})}}
+
+    stored = sameness.finalized_the_same(group, GroupLife(deletion_policy=default))
+
+    ours = ["deviceshare.io/pods"] if (own or default) == "AfterLastPod" and "deviceshare.io/pods" not in theirs else []
+    assert stored["metadata"].get("finalizers", []) == [*theirs, *ours]
+    assert sameness.finalized_the_same(stored, GroupLife(deletion_policy=default)) == stored
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 10, 11, 25])

@@ -17,7 +17,16 @@ from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.settings import InjectionSettings
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
-from deviceshare.domain.objects.groups import AllowedNamespaces, Group, GroupMeta, GroupSpec, GroupStatus, LabelSelector
+from deviceshare.domain.objects.groups import (
+    REFUSE,
+    AllowedNamespaces,
+    Group,
+    GroupLife,
+    GroupMeta,
+    GroupSpec,
+    GroupStatus,
+    LabelSelector,
+)
 from deviceshare.domain.objects.ledger import Claim, claim_bytes
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
@@ -389,6 +398,38 @@ def a_group(**spec: Any) -> Json:
     }
 
 
+async def test_a_new_group_gets_the_finalizer_of_its_deletion_policy(webhooks: Webhooks) -> None:
+    """Beside those of others; what can't be read is for the validation to refuse."""
+
+    async def finalizers(theirs: list[str], **spec: Any) -> list[str]:
+        group = a_group(**spec)
+        group["metadata"] |= {"finalizers": theirs} if theirs else {}
+        response = await webhooks.ask("/mutate-groups", "SharedDeviceGroup", object=group)
+        assert response["allowed"]
+        found: list[str] = (patched(group, response) if "patch" in response else group)["metadata"].get(
+            "finalizers", []
+        )
+        return found
+
+    assert await finalizers([]) == [contract.PODS_FINALIZER]
+    assert await finalizers(["example.com/backup"]) == ["example.com/backup", contract.PODS_FINALIZER]
+    assert await finalizers([contract.PODS_FINALIZER]) == [contract.PODS_FINALIZER]
+    assert await finalizers([], deletionPolicy="Refuse") == []
+    assert await finalizers([], resources="two") == [contract.PODS_FINALIZER]
+    changed = {"operation": "UPDATE", "object": a_group(), "oldObject": a_group()}
+    assert "patch" not in await webhooks.ask("/mutate-groups", "SharedDeviceGroup", **changed)
+
+
+@pytest.mark.parametrize("webhooks", [{"life": GroupLife(deletion_policy=REFUSE)}], indirect=True)
+async def test_a_new_group_gets_no_finalizer_where_the_default_refuses_deletions(webhooks: Webhooks) -> None:
+    """Unless it says otherwise itself."""
+    answers = [
+        await webhooks.ask("/mutate-groups", "SharedDeviceGroup", object=a_group(**spec))
+        for spec in ({}, {"deletionPolicy": "AfterLastPod"})
+    ]
+    assert ["patch" in answer for answer in answers] == [False, True]
+
+
 async def ask_group(webhooks: Webhooks, operation: str, **request: Any) -> Json:
     return await webhooks.ask("/validate-groups", kind="SharedDeviceGroup", operation=operation, **request)
 
@@ -561,7 +602,7 @@ async def test_a_ledger_with_claims_is_not_deleted(webhooks: Webhooks) -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("path", ["/mutate-pods", "/validate-pods", "/validate-groups"])
+@pytest.mark.parametrize("path", ["/mutate-pods", "/mutate-groups", "/validate-pods", "/validate-groups"])
 async def test_what_is_no_review_is_answered_400_with_what_was_expected(
     webhooks: Webhooks, path: str, body: bytes, text: str
 ) -> None:
