@@ -70,7 +70,7 @@ def test_deviceshare_knows_which_namespaces_admission_selects() -> None:
         {"key": "example.com/none", "operator": "DoesNotExist"},
     ]
     selected = {"webhooks": {"namespaceSelector": expressions}}
-    [webhook] = named(helm.render(selected), "MutatingWebhookConfiguration")["webhooks"]
+    [webhook, _] = named(helm.render(selected), "MutatingWebhookConfiguration")["webhooks"]
     assert webhook["namespaceSelector"]["matchExpressions"][1:] == expressions
     chosen = settings(selected)
     assert str(chosen.namespace_selector) == "example.com/gpu in (a, b),!example.com/none"

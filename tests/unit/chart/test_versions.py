@@ -184,8 +184,8 @@ def test_the_systems_pods_and_our_own_are_left_alone(kind: str, version: str) ->
 
 def test_match_conditions_make_the_mutating_webhook_strict() -> None:
     """From 1.28 on it is asked about pods of groups only."""
-    [before] = named(helm.render({}, "1.27.16"), KINDS[0])["webhooks"]
-    [since] = named(helm.render({}, "1.28.0"), KINDS[0])["webhooks"]
+    [before, _] = named(helm.render({}, "1.27.16"), KINDS[0])["webhooks"]
+    [since, _] = named(helm.render({}, "1.28.0"), KINDS[0])["webhooks"]
 
     assert (before["failurePolicy"], "matchConditions" in before) == ("Ignore", False)
     assert (since["failurePolicy"], "matchConditions" in since) == ("Fail", True)
@@ -218,7 +218,7 @@ def test_nobody_adds_the_annotation_to_a_pod_unreviewed(old: Any, new: Any, *, a
 @pytest.mark.parametrize("served", [[], ["metagpu"], list(SYSTEMS)])
 def test_the_mutating_webhook_is_asked_about_shares_of_the_dialects_that_are_served(served: list[str]) -> None:
     """A dialect that is off belongs to another system, whose pods must not depend on deviceshare."""
-    [webhook] = named(helm.render({"shares": {"dialects": served}}, "1.28.0"), KINDS[0])["webhooks"]
+    [webhook, _] = named(helm.render({"shares": {"dialects": served}}, "1.28.0"), KINDS[0])["webhooks"]
     [condition] = webhook["matchConditions"]
 
     for dialect in DIALECTS.values():

@@ -30,7 +30,7 @@ def test_webhooks_are_the_charts_but_for_their_address(version: str) -> None:
     install.lead_here([each for each in here if "webhooks" in each], "https://127.0.0.1:1", b"authority")
     chart = webhooks(helm.render({"admission": "webhooks", "agent": {"enabled": True}}, version))
     found = webhooks(here)
-    assert len(found) == 5
+    assert len(found) == 6
     for webhook in (*found.values(), *chart.values()):
         webhook["to"] = webhook.pop("clientConfig")
     for name, webhook in found.items():
