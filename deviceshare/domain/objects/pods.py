@@ -71,11 +71,8 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
             spec, status = replace(spec, **_emptied(excess, "spec")), replace(status, **_emptied(excess, "status"))
         if spec.affinity and spec.affinity.avoids:
             spec = replace(spec, affinity=spec.affinity.trimmed(meta.labels))
-        if any(each.env for each in (*spec.containers, *spec.init_containers)):
-            containers = map(_with_our_variables, spec.containers)
-            spec = replace(
-                spec, containers=list(containers), init_containers=[*map(_with_our_variables, spec.init_containers)]
-            )
+        containers, inits = ([*map(_shared, each)] for each in (spec.containers, spec.init_containers))
+        spec = replace(spec, containers=containers, init_containers=inits)
         if any(len(each.message) > _LONGEST_MESSAGE for each in status.conditions):
             conditions = [replace(each, message=each.message[:_LONGEST_MESSAGE]) for each in status.conditions]
             status = replace(status, conditions=conditions)
@@ -388,8 +385,20 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         return found | {r for each in asked for r in each.parts if vendors.plugin_vendor_of(r)}
 
 
-def _with_our_variables(container: Container) -> Container:
-    return replace(container, env=[each for each in container.env if each.name in _VARIABLES])
+def _shared(container: Container) -> Container:
+    """The container with the variables of ours that it has, in one copy for all pods of a workload."""
+    if container.env:
+        container = replace(container, env=[each for each in container.env if each.name in _VARIABLES])
+    key = msgspec.json.encode(container)
+    if len(_CONTAINERS) >= _MOST_CONTAINERS:
+        _CONTAINERS.clear()
+    return container if len(key) > _LONGEST_CONTAINER else _CONTAINERS.setdefault(key, container)
+
+
+_CONTAINERS: Final[dict[bytes, Container]] = {}
+_MOST_CONTAINERS: Final = 4096
+_LONGEST_CONTAINER: Final = 4096
+"""In bytes of JSON. One of ours has some hundreds."""
 
 
 def _emptied(paths: Iterable[str], parent: str) -> dict[str, Any]:

@@ -120,3 +120,20 @@ def test_what_no_pod_needs_so_many_of_counts_as_unreadable(path: str, pod: dict[
 
 def _named(pod: Pod, uid: str) -> Pod:
     return replace(pod, metadata=replace(pod.metadata, uid=uid))
+
+
+def test_pods_of_a_workload_share_their_containers() -> None:
+    """With what is read of them; a large one is held by its pod alone."""
+    one, two = (decoder_of(Pod).decode(msgspec.json.encode(a_large_pod(uid=uid))) for uid in "ab")
+    other = decoder_of(Pod).decode(msgspec.json.encode(a_large_pod(container={"name": "other"})))
+    limits = {f"example.com/{number}": "1" for number in range(400)}
+    large = [
+        decoder_of(Pod).decode(msgspec.json.encode(a_large_pod(container={"resources": {"limits": limits}})))
+        for _ in "ab"
+    ]
+
+    assert one.spec.containers[0] is two.spec.containers[0]
+    assert one.spec.containers[0].path_of(vendors.NVIDIA.env) != ""
+    assert other.spec.containers[0].name == "other"
+    assert large[0].spec.containers[0] == large[1].spec.containers[0]
+    assert large[0].spec.containers[0] is not large[1].spec.containers[0]
