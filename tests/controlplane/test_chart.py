@@ -162,7 +162,7 @@ def test_an_upgrade_keeps_what_deviceshare_wrote(bare: Sandbox, release: Config)
     changes = {"webhooks": {"timeoutSeconds": 3}, "log": {"level": "debug"}}
     release.upgrade(helm.CHART, "deviceshare", BY_WEBHOOKS | changes)
 
-    [webhook] = json.loads(kubectl(bare, "get", *configuration, "-o", "json"))["webhooks"]
+    [webhook, _] = json.loads(kubectl(bare, "get", *configuration, "-o", "json"))["webhooks"]
     assert (webhook["timeoutSeconds"], webhook["clientConfig"]["caBundle"]) == (3, bundle)
     secret = json.loads(kubectl(bare, "get", "secret", "deviceshare-ca", "-n", NAMESPACE, "-o", "json"))
     assert secret["data"] == {"ca.key": key}

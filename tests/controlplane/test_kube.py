@@ -59,7 +59,8 @@ def pod(name: str, **labels: str) -> dict[str, Any]:
 async def test_the_life_of_an_object(api: Api, namespace: str) -> None:
     """Each verb, each refusal that a caller acts on."""
     assert await api.server_version() >= (1, 20)
-    made = await api.create(GROUPS, {"metadata": {"name": namespace, "labels": {"test": namespace}}, "spec": SPEC})
+    spec = SPEC | {"deletionPolicy": "Refuse"}  # so it has no finalizer
+    made = await api.create(GROUPS, {"metadata": {"name": namespace, "labels": {"test": namespace}}, "spec": spec})
     assert made.spec.resources == {"nvidia.com/gpu": 1}
     with pytest.raises(AlreadyExists):
         await api.create(GROUPS, {"metadata": {"name": namespace}, "spec": SPEC})

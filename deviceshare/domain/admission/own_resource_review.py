@@ -65,19 +65,18 @@ def review_new_group(group: Group) -> str:
 
 
 def new_group_patch(group: Group, life: GroupLife = DEFAULT_LIFE) -> list[dict[str, Any]]:
-    """The JSON Patch (RFC 6902) of a new group: the finalizer of deletionPolicy AfterLastPod.
+    """The JSON Patch (RFC 6902) of a new group: the finalizer of deletionPolicy AfterLastPod, and no managed fields.
 
-    Who deletes the group right after its first bind need not wait for the leader to put it on.
+    Whoever deletes the group right after its first bind need not wait for the leader to put the finalizer on.
     """
-    finalizers = group.metadata.finalizers
-    if contract.PODS_FINALIZER in finalizers or not life.outlives_deletion(group.spec.deletion_policy):
-        return []
-    path, ours = "/metadata/finalizers", contract.PODS_FINALIZER
-    return [
-        {"op": "add", "path": f"{path}/-", "value": ours}
-        if finalizers
-        else {"op": "add", "path": path, "value": [ours]}
-    ]
+    patch: list[dict[str, Any]] = []
+    path, finalizers = "/metadata/finalizers", group.metadata.finalizers
+    if life.outlives_deletion(group.spec.deletion_policy) and contract.PODS_FINALIZER not in finalizers:
+        patch += [] if finalizers else [{"op": "add", "path": path, "value": []}]
+        patch += [{"op": "add", "path": f"{path}/-", "value": contract.PODS_FINALIZER}]
+    if group.has_idle_managers:
+        patch += [{"op": "remove", "path": "/metadata/managedFields"}]
+    return patch
 
 
 def review_changed_group(old: Group, new: Group) -> str:

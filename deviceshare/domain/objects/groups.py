@@ -304,15 +304,22 @@ class Group(Struct, frozen=True, gc=False, rename="camel"):
     def as_read(self) -> dict[str, Any]:
         """The metadata of a write that fails where somebody has written the group since it was read.
 
-        The first one also clears the record of who set which field, through which the API server works at each write
-        (decision 4). It stays where somebody applies the group server-side: then it says what the next apply removes.
+        It also clears the managed fields that admission didn't.
         https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields
         """
         meta: dict[str, Any] = {"resourceVersion": self.metadata.resource_version}
-        managers = self.metadata.managed_fields
-        if managers and all(each.operation == "Update" for each in managers):
+        if self.has_idle_managers:
             meta["managedFields"] = [{}]
         return meta
+
+    @property
+    def has_idle_managers(self) -> bool:
+        """Whether the API server works at each write through a record of who set which field that nobody uses.
+
+        It is used where somebody applies the group server-side: it says what the next apply removes (decision 4).
+        """
+        managers = self.metadata.managed_fields
+        return bool(managers) and all(each.operation == "Update" for each in managers)
 
     @property
     def holder(self) -> Holder:

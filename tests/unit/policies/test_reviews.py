@@ -178,15 +178,20 @@ def test_fields_that_no_group_has_are_refused_alike(old: Json, added: Json) -> N
 @pytest.mark.parametrize("default", DELETION_POLICIES)
 @pytest.mark.parametrize("own", ["", *DELETION_POLICIES])
 @pytest.mark.parametrize("theirs", [[], ["example.com/backup"], ["deviceshare.io/pods"]], ids=str)
-def test_a_new_group_gets_its_finalizer_as_from_the_webhook(theirs: list[str], own: str, default: str) -> None:
-    """By its policy or the default; those of others stay."""
+@pytest.mark.parametrize("managers", [[], ["Update"], ["Apply", "Update"]], ids=str)
+def test_a_new_group_is_changed_as_by_the_webhook(
+    managers: list[str], theirs: list[str], own: str, default: str
+) -> None:
+    """Its finalizer, by its policy or the default, and its managed fields, unless somebody applies it server-side."""
     meta: Json = {"name": "team", **({"finalizers": theirs} if theirs else {})}
+    meta |= {"managedFields": [{"operation": each} for each in managers]} if managers else {}
     group = {"metadata": meta, "spec": {"resources": {}, **({"deletionPolicy": own} if own else {})}}
 
     stored = sameness.finalized_the_same(group, GroupLife(deletion_policy=default))
 
     ours = ["deviceshare.io/pods"] if (own or default) == "AfterLastPod" and "deviceshare.io/pods" not in theirs else []
     assert stored["metadata"].get("finalizers", []) == [*theirs, *ours]
+    assert ("managedFields" in stored["metadata"]) == ("Apply" in managers)
     assert sameness.finalized_the_same(stored, GroupLife(deletion_policy=default)) == stored
 
 

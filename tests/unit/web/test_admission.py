@@ -416,6 +416,12 @@ async def test_a_new_group_gets_the_finalizer_of_its_deletion_policy(webhooks: W
     assert await finalizers([contract.PODS_FINALIZER]) == [contract.PODS_FINALIZER]
     assert await finalizers([], deletionPolicy="Refuse") == []
     assert await finalizers([], resources="two") == [contract.PODS_FINALIZER]
+    tracked = a_group(deletionPolicy="Refuse")
+    tracked["metadata"]["managedFields"] = [{"manager": "kubectl-create", "operation": "Update"}]
+    stored = patched(tracked, await webhooks.ask("/mutate-groups", "SharedDeviceGroup", object=tracked))
+    assert stored == a_group(deletionPolicy="Refuse")
+    tracked["metadata"]["managedFields"][0]["operation"] = "Apply"
+    assert "patch" not in await webhooks.ask("/mutate-groups", "SharedDeviceGroup", object=tracked)
     changed = {"operation": "UPDATE", "object": a_group(), "oldObject": a_group()}
     assert "patch" not in await webhooks.ask("/mutate-groups", "SharedDeviceGroup", **changed)
 
