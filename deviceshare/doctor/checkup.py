@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-from deviceshare.doctor import admission, canary, gpu, handover, installation, nodes, rights
+from deviceshare.doctor import admission, canary, handover, installation, nodes, rights
 from deviceshare.doctor.findings import Check, check, checked
 from deviceshare.doctor.kinds import is_gated
 from deviceshare.domain.admission.pod_guard import PodGuard
@@ -45,5 +45,5 @@ async def look(
     if with_canary:
         yield await checked("canary", "groups, nodes and ledgers", canary.examine(labelled, namespace, release))
     if gpu_image is not None:
-        opened = gpu.examine(labelled, namespace, ours, gpu_image)
+        opened = canary.examine_gpu(labelled, namespace, ours, gpu_image)
         yield await checked("gpu", "RuntimeClasses, nodes and ledgers", opened)

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceshare.doctor import gpu
+from deviceshare.doctor import canary
 from deviceshare.doctor.findings import PROBLEM, UNTESTED
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device
@@ -17,12 +17,12 @@ GIVEN = (Device(GPU, 0, "GPU-a"),)
 NAME = "k8s.device-plugin.nvidia.com/gpu=GPU-a"
 
 
-def a_canary(state: dict[str, Any] | None = None, *, told: str = "0", **status: str) -> gpu.CanaryPod:
+def a_canary(state: dict[str, Any] | None = None, *, told: str = "0", **status: str) -> canary.CanaryPod:
     """Its pod, whose variable reads `told`."""
     containers = [{"name": "canary", "state": state}] if state else []
     annotations = {vendors.NVIDIA.annotation: told}
     body = {"metadata": {"annotations": annotations}, "status": {**status, "containerStatuses": containers}}
-    return msgspec.convert(body, gpu.CanaryPod)
+    return msgspec.convert(body, canary.CanaryPod)
 
 
 def ended(message: str, reason: str = "Completed") -> dict[str, Any]:
@@ -40,8 +40,8 @@ def said(**seen: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("variable", ["0", "GPU-a", NAME, "void"])
 def test_a_canary_that_opened_what_it_was_given_is_well(variable: str) -> None:
     """In whatever words it was told; where it was told a number, nobody knows which UUID that is."""
-    assert gpu.judge(a_canary(said(variable=variable, devices=["GPU-a"])), GIVEN) == []
-    assert gpu.judge(a_canary(said(variable=variable, devices=["GPU-x"])), (Device(GPU, 0),)) == []
+    assert canary.judge_container(a_canary(said(variable=variable, devices=["GPU-a"])), GIVEN) == []
+    assert canary.judge_container(a_canary(said(variable=variable, devices=["GPU-x"])), (Device(GPU, 0),)) == []
 
 
 UNRESOLVED = "could not inject: unresolvable CDI devices"
@@ -80,26 +80,26 @@ def test_each_cause_of_a_canary_without_its_gpu_is_told_apart(
     state: dict[str, Any] | None, told: str, mark: str, cause: str, cure: str
 ) -> None:
     """With the cure that belongs to it."""
-    [found] = gpu.judge(a_canary(state, told=told), GIVEN)
+    [found] = canary.judge_container(a_canary(state, told=told), GIVEN)
     assert (found.mark, cause in found.what, cure in found.cure) == (mark, True, True), found
 
 
 def test_a_canary_that_was_told_a_number_must_not_see_more() -> None:
     """As where the runtime shows all to everybody."""
-    [found] = gpu.judge(a_canary(said(variable="0", devices=["GPU-a", "GPU-b"])), (Device(GPU, 0),))
+    [found] = canary.judge_container(a_canary(said(variable="0", devices=["GPU-a", "GPU-b"])), (Device(GPU, 0),))
     assert (found.mark, "sees 2 GPUs, GPU-a and GPU-b, and was given 1" in found.what) == (PROBLEM, True)
 
 
 def test_a_node_without_the_runtime_of_the_class_is_found() -> None:
     """The kubelet tells it by an event only."""
     event = Event(reason="FailedCreatePodSandBox", message='no runtime for "nvidia" is configured')
-    [found] = gpu.judge(a_canary(waits("ContainerCreating")), GIVEN, [Event(reason="Scheduled"), event])
+    [found] = canary.judge_container(a_canary(waits("ContainerCreating")), GIVEN, [Event(reason="Scheduled"), event])
     assert found.mark == PROBLEM and 'no runtime for "nvidia"' in found.what and "runtimeClassName" in found.cure
 
 
 def test_a_canary_that_outlived_its_time_says_so() -> None:
     """Its kubelet ended it, and says why."""
-    [found] = gpu.judge(a_canary(phase="Failed", reason="DeadlineExceeded"), GIVEN)
+    [found] = canary.judge_container(a_canary(phase="Failed", reason="DeadlineExceeded"), GIVEN)
     assert (found.mark, "DeadlineExceeded" in found.what) == (UNTESTED, True)
 
 
@@ -113,14 +113,14 @@ def test_a_canary_is_waited_for_until_it_ends_or_cant_start() -> None:
 
 def test_a_canary_satisfies_the_restricted_standard_and_its_time_is_bounded() -> None:
     """https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted"""
-    spec = gpu.pod("c", "example.com/deviceshare:1")["spec"]
+    spec = canary.pod("c", "example.com/deviceshare:1")["spec"]
     [container] = spec["containers"]
     assert (container["image"], container["imagePullPolicy"]) == ("example.com/deviceshare:1", "IfNotPresent")
     assert container["args"] == ["smi", f"--report={container['terminationMessagePath']}"]
     security = container["securityContext"]
     assert security["allowPrivilegeEscalation"] is False and security["capabilities"] == {"drop": ["ALL"]}
     assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["seccompProfile"]
-    assert (spec["activeDeadlineSeconds"], spec["restartPolicy"]) == (gpu.LIFE_SECONDS, "Never")
+    assert (spec["activeDeadlineSeconds"], spec["restartPolicy"]) == (canary.LIFE_SECONDS, "Never")
     assert not any(key.startswith("nvidia.com/") for each in container["resources"].values() for key in each)
 
 

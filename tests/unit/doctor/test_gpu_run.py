@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from deviceshare.doctor import gpu
+from deviceshare.doctor import canary
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, Check, check
 from deviceshare.doctor.kinds import Installation, Rollout
 from deviceshare.domain import contract
@@ -64,7 +64,7 @@ def examined(cluster: BindingCluster, directory: Path, *flags: str, image: str =
     async def ask(file: str) -> Check:
         async with connect(file) as connection:
             ours = Installation(contract.NAMESPACE, deployment)
-            return check("gpu", *await gpu.examine(Api(connection), "default", ours, ""))
+            return check("gpu", *await canary.examine_gpu(Api(connection), "default", ours, ""))
 
     with served(cluster.answer, directory) as kubeconfig:
         seen = asyncio.run(ask(kubeconfig))
@@ -88,7 +88,7 @@ def test_a_container_that_cant_start_isnt_waited_for_to_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its kubelet tries it again, and has had its chance."""
-    monkeypatch.setattr(gpu, "STUCK_SECONDS", 0.0)
+    monkeypatch.setattr(canary, "STUCK_SECONDS", 0.0)
     waiting = {"reason": "CreateContainerError", "message": "unresolvable CDI devices m/gpu=0"}
     [found] = examined(BindingCluster({"waiting": waiting}), tmp_path).findings
     assert (found.mark, "m/gpu=0" in found.what) == (PROBLEM, True)
@@ -108,4 +108,4 @@ def test_no_canary_is_sent_where_it_would_be_refused_or_could_open_nothing(tmp_p
 
 def test_the_pod_outlives_the_doctors_patience_by_little() -> None:
     """So that what a killed doctor leaves ends soon."""
-    assert gpu.LAND_SECONDS < gpu.LIFE_SECONDS
+    assert canary.LAND_SECONDS < canary.LIFE_SECONDS
