@@ -51,11 +51,6 @@ class Case(NamedTuple):
         """The pods that name the group."""
         return [pod for pod in self.seen.pods.values() if self.group and pod.group == self.group.name]
 
-    @property
-    def partly(self) -> bool:
-        """Whether nodes or pods are hidden from the person who asks."""
-        return not self.seen.visibility.whole
-
 
 _details = click.option("-d", "--details", is_flag=True, help="Every node and every device, nothing folded.")
 
@@ -92,7 +87,8 @@ def group(target: Target, name: str, file: Path | None, output: str, *, details:
     if case.group is None:
         near = parameters.did_you_mean(name, case.seen.groups)
         raise click.ClickException(f"There is no SharedDeviceGroup {name}; see them with kubectl get sdg{near}")
-    answer = explanations.explain_group(case.seen.fleet, case.group, case.pods, case.home, partly_seen=case.partly)
+    partly = not case.seen.visibility.whole
+    answer = explanations.explain_group(case.seen.fleet, case.group, case.pods, case.home, partly_seen=partly)
     _answer(answer, case, output, details=details)
 
 
@@ -115,10 +111,18 @@ def pod(target: Target, name: str, namespace: str | None, file: Path | None, out
         seen = (await guard_of(api))(found[0])
         return seen, await _asked(api, seen.group, within)
 
-    asked, case = _recorded_pod(file, f"{within}/{name}") if file else target.ask(ask)
+    if file:
+        recorded, key = read(file), f"{within}/{name}"
+        pods = {pod.metadata.key: pod for pod in recorded.pods}
+        if key not in pods:
+            near = parameters.did_you_mean(key, pods)
+            raise click.ClickException(f"{file} has no pod {key}, or it wants no devices{near}")
+        asked, case = pods[key], _case(replayed(recorded), pods[key].group)
+    else:
+        asked, case = target.ask(ask)
     answer = explanations.explain_pod(
         *(case.seen.fleet, asked, case.group, case.pods, case.home),
-        partly_seen=case.partly,
+        partly_seen=not case.seen.visibility.whole,
         everyone=case.seen.pods.values(),
     )
     _answer(answer, case, output, details=details)
@@ -196,17 +200,15 @@ async def _explained(api: Api, kind: Kind[_Workload], name: str, namespace: str)
 
 async def _refused(api: Api, owners: list[_Workload], namespace: str, *, has_pods: bool) -> str:
     """Why the controller can't create pods: Deployments and ReplicaSets have a condition, others only Events."""
-    for each in reversed(owners):
-        if said := next(
-            (c.message for c in each.status.conditions if c.type == "ReplicaFailure" and c.status == "True"), ""
-        ):
-            return said
-    if has_pods:  # what was said before is over
-        return ""
-    with suppress(Forbidden):
-        chosen = f"involvedObject.uid={owners[0].metadata.uid},reason=FailedCreate"
-        events = await api.list(EVENTS, namespace=namespace, field_selector=chosen)
-        return max(events, key=lambda event: event.last_timestamp or "").message if events else ""
+    every = (condition for each in reversed(owners) for condition in each.status.conditions)
+    said = (each.message for each in every if each.type == "ReplicaFailure" and each.status == "True")
+    if message := next(filter(None, said), ""):
+        return message
+    if not has_pods:  # else what was said before is over
+        with suppress(Forbidden):
+            chosen = f"involvedObject.uid={owners[0].metadata.uid},reason=FailedCreate"
+            events = await api.list(EVENTS, namespace=namespace, field_selector=chosen)
+            return max(events, key=lambda event: event.last_timestamp or "").message if events else ""
     return ""
 
 
@@ -234,15 +236,6 @@ async def _asked(api: Api, name: str, namespace: str) -> Case:
         with suppress(NotFound, Forbidden):  # only shared nodes were listed: is it deleted, or no longer shared?
             return case._replace(home=await api.get(NODES, case.group.node))
     return case
-
-
-def _recorded_pod(file: Path, key: str) -> tuple[Pod, Case]:
-    recorded = read(file)
-    pods = {pod.metadata.key: pod for pod in recorded.pods}
-    if key not in pods:
-        near = parameters.did_you_mean(key, pods)
-        raise click.ClickException(f"{file} has no pod {key}, or it wants no devices{near}")
-    return pods[key], _case(replayed(recorded), pods[key].group)
 
 
 def _answer(explanation: Explanation, case: Case, output: str, *, details: bool) -> None:

@@ -9,31 +9,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import click
 from msgspec.structs import replace
 
+from deviceshare.cli import output as out
 from deviceshare.cli.cluster import ANSWER_SECONDS
-from deviceshare.cli.output import (
-    SHOWN,
-    Cell,
-    FilteringConsole,
-    Part,
-    Row,
-    age,
-    folded,
-    group_name,
-    indented,
-    joined,
-    natural,
-    note,
-    screen,
-    spaced,
-    styled,
-    table,
-    tabled,
-)
+from deviceshare.cli.output import Cell, Part, Row, group_name, joined, styled, table
 from deviceshare.cli.parameters import did_you_mean
 from deviceshare.cli.snapshot import ClusterSnapshot, mirrored, seen
 from deviceshare.cli.turns_table import reported_turns_table
@@ -73,9 +57,7 @@ def picture(seen: ClusterSnapshot, node: str) -> Picture:
     """The picture of the cluster, or of the node of this name."""
     whole = draw(seen.fleet, seen.groups.values(), seen.pods.values(), partly_seen=not seen.visibility.whole)
     whole = replace(whole, unseen=list(seen.unseen))
-    if not node:
-        return whole
-    one = whole.of(node)
+    one = whole.of(node) if node else whole
     if one is None:
         raise click.ClickException(
             f"{node} is not a shared node; see them with deviceshare inspect, or share it with"
@@ -91,20 +73,19 @@ async def follow(api: Api, namespace: str, node: str, *, details: bool, wide: bo
     """
     async with asyncio.timeout(ANSWER_SECONDS):
         mirrors = await mirrored(api, namespace)
-    note(each.text for each in seen(mirrors).unseen)
+    out.note(each.text for each in seen(mirrors).unseen)
     changed = asyncio.Event()
     for mirror in mirrors.by_name.values():
         mirror.subscribe(lambda _: changed.set())
     tasks = [asyncio.create_task(mirror.run(), name=name) for name, mirror in mirrors.by_name.items()]
-    looked_at, last = FilteringConsole().is_terminal, None
+    looked_at, last = out.FilteringConsole().is_terminal, None
     try:
-        with screen() as put:
+        with out.screen() as put:
             while True:
                 now = picture(seen(mirrors), node)
                 if looked_at or now != last:
-                    lost = looked_at and not mirrors.synced
-                    parts = view(now, now=datetime.now(UTC), details=details, wide=wide)
-                    put([*parts, *([styled(LOST, "red")] if lost else [])])
+                    lost = [styled(LOST, "red")] if looked_at and not mirrors.synced else []
+                    put([*view(now, now=datetime.now(UTC), details=details, wide=wide), *lost])
                 last = now
                 await asyncio.sleep(PAUSE_SECONDS)
                 with suppress(TimeoutError):
@@ -119,18 +100,19 @@ async def follow(api: Api, namespace: str, node: str, *, details: bool, wide: bo
 
 def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[Part]:
     """The sections, with an empty line between; `details` shows every device and folds nothing."""
-    shown = None if details else SHOWN
+    shown = None if details else out.SHOWN
     waits = waiting(picture.waiting, shown, now)
     if shown and (why := next((f"pod {pod.pod}" for pod in picture.waiting if pod.why.details), "")):
         waits.append(styled(f"Why on each node: deviceshare explain {why}", "dim"))
+    needs = [(styled(each.where, "red"), each.what, each.cure) for each in troubles(picture)]
     sections = [
         _devices(picture, wide=wide) if details else nodes(picture, shown, wide=wide),
         _groups(picture, shown, now, names=details or wide),
         reported_turns_table(picture.nodes, shown, now),
-        folded(troubles(picture), tabled(("TROUBLE", "WHAT", "WHAT TO DO"), Trouble.rows), shown, "trouble"),
+        out.folded(needs, lambda rows: [table(("TROUBLE", "WHAT", "WHAT TO DO"), rows)], shown, "trouble"),
         waits,
     ]
-    return [*spaced(sections), *total(picture)]
+    return [*out.spaced(sections), *total(picture)]
 
 
 def nodes(picture: Picture, shown: int | None, *, wide: bool) -> list[Part]:
@@ -140,9 +122,8 @@ def nodes(picture: Picture, shown: int | None, *, wide: bool) -> list[Part]:
         name = node.name
         for count in node.counts or [Count("")]:
             mine = [device for device in node.devices if device.resource == count.resource]
-            hardware = (
-                (_distinct(each.model for each in mine), _distinct(map(_memory, mine)), node.driver) if wide else ()
-            )
+            models, sizes = (", ".join(sorted({*filter(None, map(of, mine))})) for of in (attrgetter("model"), _memory))
+            hardware = (models, sizes, node.driver) if wide else ()
             used = f"{count.allocated}/{count.total}" if count.resource else ""
             yield name, count.resource, used, *hardware, _who(node, count.resource, mine, first=bool(name))
             name = ""
@@ -152,18 +133,18 @@ def nodes(picture: Picture, shown: int | None, *, wide: bool) -> list[Part]:
         return ", ".join(f"{counts[state]} {state}" for state in _URGENCY if counts[state])
 
     columns = ("NODE", "RESOURCE", "USED", *(("MODEL", "MEMORY", "DRIVER") if wide else ()), "DEVICES")
-    lines, by_name = tabled(columns, rows), sorted(picture.nodes, key=lambda node: natural(node.name))
-    return folded(by_name, lines, shown, "node", urgency=lambda node: _URGENCY.index(_state(node)), summary=states)
+    lines, by_name = out.tabled(columns, rows), sorted(picture.nodes, key=lambda node: out.natural(node.name))
+    return out.folded(by_name, lines, shown, "node", urgency=lambda node: _URGENCY.index(_state(node)), summary=states)
 
 
 def _state(node: NodeView) -> str:
     amiss = any(not device.health.sound or device.trespasses or device.overuses for device in node.devices)
     if node.obstacle or node.opaque or node.withheld or amiss:
         return TROUBLED
-    if all(count.allocated == 0 for count in node.counts):
+    if not any(count.allocated for count in node.counts):
         return IDLE
     has_room = any(device.use is Use.SHARED and device.allocated_percent < WHOLE for device in node.devices)
-    return FULL if all(count.free == 0 for count in node.counts) and not has_room else PARTLY
+    return PARTLY if has_room or any(count.free for count in node.counts) else FULL
 
 
 def _who(node: NodeView, resource: str, devices: list[DeviceView], *, first: bool) -> Cell:
@@ -188,12 +169,9 @@ def _who(node: NodeView, resource: str, devices: list[DeviceView], *, first: boo
 
 def _taken(devices: list[DeviceView]) -> str:
     """How much of shared devices is allocated, and to how many pods; of a group's, how many have parts of them."""
-    pods = {part.pod for device in devices for part in device.parts}
-    if not pods:
-        return ""
-    if devices[0].use is not Use.SHARED:
-        return f" ({counted(len(pods), 'pod')} with parts)"
-    return f" ({_shared(devices)}, {counted(len(pods), 'pod')})"
+    pods = len({part.pod for device in devices for part in device.parts})
+    amount, parts = (f"{_shared(devices)}, ", "") if devices[0].use is Use.SHARED else ("", " with parts")
+    return f" ({amount}{counted(pods, 'pod')}{parts})" if pods else ""
 
 
 def _shared(devices: list[DeviceView]) -> str:
@@ -210,7 +188,11 @@ def _holder(device: DeviceView) -> Cell:
     if device.use is Use.CLAIMED:
         return styled(f"claim {device.resource_claim}", "yellow")
     words, style = _NOBODYS.get(device.use, (f"pod {device.pod}", "yellow"))
-    return styled(f"{words} for {device.serves}" if device.serves and device.use is Use.FREE else words, style)
+    return styled(f"{words}{_served(device)}", style)
+
+
+def _served(device: DeviceView) -> str:
+    return f" for {device.serves}" if device.serves and device.use is Use.FREE else ""
 
 
 def _devices(picture: Picture, *, wide: bool) -> list[Part]:
@@ -220,8 +202,11 @@ def _devices(picture: Picture, *, wide: bool) -> list[Part]:
             hardware = (device.model, _memory(device), device.uuid) if wide else ()
             pods = counted(len(device.parts), "pod") if device.parts else ""
             by = group_name(device.group) if device.group else device.pod or device.resource_claim or pods
-            # A reason is said once for all devices of the node.
-            use = str(device.use) if device.use is Use.WITHHELD and device.withheld in withheld else _use(device)
+            use = f"{device.use}{_served(device)}"
+            if device.use is Use.WITHHELD and device.withheld not in withheld:  # said once for all devices of the node
+                use = f"{device.use}: {device.withheld}"
+            elif device.use is Use.SHARED:
+                use = f"{device.use} ({_shared([device])})"
             yield name, f"{device.resource} {device.index}", use, by, _health(device), *hardware
             name = ""
             withheld.add(device.withheld)
@@ -234,18 +219,10 @@ def _devices(picture: Picture, *, wide: bool) -> list[Part]:
                 yield part.pod, _part(part, device), f"{node.name} {device.resource} {device.index}"
 
     columns = ("NODE", "DEVICE", "USE", "BY", "HEALTH", *(("MODEL", "MEMORY", "UUID") if wide else ()))
-    nodes = sorted(picture.nodes, key=lambda node: natural(node.name))
+    nodes = sorted(picture.nodes, key=lambda node: out.natural(node.name))
     parts = [row for node in nodes for row in shares(node)]
-    section = folded(nodes, tabled(columns, rows), None, "node")
+    section = out.folded(nodes, out.tabled(columns, rows), None, "node")
     return [*section, "", table(("SHARE", "PART", "OF"), parts)] if parts else section
-
-
-def _use(device: DeviceView) -> str:
-    if device.use is Use.WITHHELD:
-        return f"{device.use}: {device.withheld}"
-    if device.use is Use.SHARED:
-        return f"{device.use} ({_shared([device])})"
-    return f"{device.use} for {device.serves}" if device.serves and device.use is Use.FREE else device.use
 
 
 def _part(part: PodPart, device: DeviceView) -> Cell:
@@ -265,10 +242,6 @@ def _health(device: DeviceView) -> Cell:
     return styled("healthy", "green") if device.watched else styled("not watched", "dim")
 
 
-def _distinct(texts: Iterable[str]) -> str:
-    return ", ".join(sorted({*filter(None, texts)}))
-
-
 def _memory(device: DeviceView) -> str:
     return f"{device.memory_mib / 1024:.0f} GiB" if device.memory_mib else ""
 
@@ -286,12 +259,12 @@ def _groups(picture: Picture, shown: int | None, now: datetime, *, names: bool) 
                 ", ".join(group.pods) if names and group.pods else str(len(group.pods)),
                 styled(f" + {group.waiting} waiting" if group.waiting else "", "yellow"),
                 styled(f" + {group.gated} gated" if group.gated else "", "dim"),
-                styled(f", idle {idle}" if (idle := age(group.idle_since, now)) else "", "yellow"),
+                styled(f", idle {idle}" if (idle := out.age(group.idle_since, now)) else "", "yellow"),
             ),
         )
 
-    lines = tabled(("GROUP", "PHASE", "NODE", "DEVICES", "PODS"), rows)
-    return folded(picture.groups, lines, shown, "group", urgency=lambda group: (not group.ailment, not group.waiting))
+    lines = out.tabled(("GROUP", "PHASE", "NODE", "DEVICES", "PODS"), rows)
+    return out.folded(picture.groups, lines, shown, "group", urgency=lambda each: (not each.ailment, not each.waiting))
 
 
 class Trouble(NamedTuple):
@@ -300,9 +273,6 @@ class Trouble(NamedTuple):
     where: str
     what: str
     cure: str
-
-    def rows(self) -> list[Row]:
-        return [(styled(self.where, "red"), self.what, self.cure)]
 
 
 def troubles(picture: Picture) -> Iterator[Trouble]:
@@ -361,17 +331,14 @@ def waiting(waits: Iterable[WaitingPod], shown: int | None, now: datetime) -> li
             first, whose = pods[0], f"{len(pods)} pods of {pods[0].workload}"
             who = whose if first.workload and len(pods) > 1 else listed((pod.pod for pod in pods), most=1)
             of = joined(" of group ", group_name(first.group)) if first.group else ""
-            since = age(first.since, now)
+            since = out.age(first.since, now)
             made.append(joined(styled(who, "yellow"), of, f", for {since}" if since else ""))
             said = list(dict.fromkeys(pod.why.headline for pod in pods))[:_REASONS]
             particulars = first.why.details if shown is None else ()
-            made.append(indented((each,) for each in (*said, *particulars)))
+            made.append(out.indented((each,) for each in (*said, *particulars)))
         return made
 
-    def pods_of(rest: list[list[WaitingPod]]) -> str:
-        return counted(sum(map(len, rest)), "pod")
-
-    return folded(alike.values(), parts, shown, "line", summary=pods_of)
+    return out.folded(alike.values(), parts, shown, "line", summary=lambda rest: counted(sum(map(len, rest)), "pod"))
 
 
 def total(picture: Picture) -> list[Cell]:
