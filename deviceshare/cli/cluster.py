@@ -65,11 +65,7 @@ class Target(NamedTuple):
 
     @property
     def files(self) -> str | None:
-        """The kubeconfig file, or several separated as kubectl expects; None inside a pod without one.
-
-        Raises:
-            CannotAsk: there is none.
-        """
+        """The kubeconfig file, or several as kubectl separates them; None inside a pod without one. Else CannotAsk."""
         usual = str(Path.home() / ".kube" / "config")
         files = self.kubeconfig or usual
         if any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file):
@@ -83,8 +79,7 @@ class Target(NamedTuple):
     def ask(self, question: Callable[["Api"], Awaitable[T]], *, seconds: float | None = ANSWER_SECONDS) -> T:
         """What `question` makes of the API server's answers, within `seconds`; None for as long as it takes.
 
-        Raises:
-            CannotAsk: there is no such cluster, it doesn't answer, or it refuses.
+        Raises CannotAsk where there is no such cluster, it doesn't answer, or it refuses.
         """
         return asyncio.run(self._ask(question, seconds))
 
@@ -115,11 +110,7 @@ class Target(NamedTuple):
 
 
 async def retry_on_conflict(attempt: Callable[[], Awaitable[T]]) -> T:
-    """What `attempt` returns, which reads an object and writes it with the resourceVersion that it read.
-
-    Raises:
-        ClickException: every attempt met a conflict.
-    """
+    """What `attempt` returns, which writes an object with the resourceVersion that it read; tried TRIES times."""
     for _ in range(TRIES):
         try:
             return await attempt()

@@ -172,10 +172,7 @@ for _each in _WORKLOADS.values():
 
 
 async def _explained(api: Api, kind: Kind[_Workload], name: str, namespace: str) -> WorkloadExplanation:
-    try:
-        found = await api.get(kind, name, namespace)
-    except NotFound:
-        raise await parameters.no_such(api, kind, name, namespace) from None
+    found = await parameters.named_object(api, kind, name, namespace)
     seen, owners = await look(api, namespace), [found]
     if kind.kind == "Deployment":
         sets = await api.list(_WORKLOADS["ReplicaSet"], namespace=namespace)

@@ -47,6 +47,11 @@ class PlainNode(Struct, frozen=True, forbid_unknown_fields=True):
     devices: dict[str, int]
     labels: dict[str, str] = field(default_factory=dict)
 
+    def full(self) -> Node:
+        labels = {**self.labels, contract.MODE_LABEL: contract.MODE_SHARED}
+        status = NodeStatus({**self.devices}, [Condition("Ready", "True")])
+        return Node(metadata=ObjectMeta(name=self.name, labels=labels), status=status)
+
 
 class Manifests(Struct):
     """What files hold, in their order."""
@@ -90,10 +95,8 @@ _WITHOUT_PODS: Final = frozenset({"", "Node", contract.NODE_DEVICES_KIND, "PodTe
 def wanted(files: Iterable[Path], namespace: str) -> Manifests:
     """The groups, the pods of all workloads that name one or ask for a share, and the namespaces and quotas.
 
-    Custom resources are searched for pod templates. Objects without a namespace are in `namespace`.
-
-    Raises:
-        UnreadableManifest: a file isn't YAML or JSON, or an object in it isn't what its kind says.
+    Custom resources are searched for pod templates. Objects without a namespace are in `namespace`. Raises
+    UnreadableManifest where a file isn't YAML or JSON, or an object in it isn't what its kind says.
     """
     new = Manifests()
     for document in documents(files):
@@ -152,42 +155,30 @@ def _of_templates(document: "Document", notes: list[str]) -> Iterator[Pod]:
 
 def given(file: Path) -> Manifests:
     """Nodes, as Kubernetes objects or in short form, and what else the file has; all devices of a node without a
-    NodeDevices are free.
-
-    Raises:
-        UnreadableManifest: the file can't be read, as in `wanted`, or there is no node in it.
+    NodeDevices are free. Raises UnreadableManifest as `wanted` does, and where there is no node in the file.
     """
     known = Manifests()
     for document in documents([file]):
         if document.kind in _GIVEN:
             read = document.named if document.kind else document.read
             found = read(_GIVEN[document.kind])
-            known.add(_node(found) if isinstance(found, PlainNode) else found)
+            known.add(found.full() if isinstance(found, PlainNode) else found)
     if not known.nodes:
         raise UnreadableManifest(
             f"{file}: it holds no node; fill it with kubectl get nodes,nodedevices,sdg,dq,ns -o yaml"
         )
     names = {ledger.node for ledger in known.ledgers}
-    known.ledgers += [_ledger(node) for node in known.nodes if node.metadata.name not in names]
+    for node in (each for each in known.nodes if each.metadata.name not in names):
+        offer = take(node, NO_HARDWARE)
+        status = LedgerStatus(
+            devices=list(offer.devices),
+            withheld=list(offer.withheld),
+            memory_mib=memory_mib(node),
+            for_shares=list(offer.for_shares),
+            for_groups=list(offer.for_groups),
+        )
+        known.ledgers.append(NodeDevices(metadata=ObjectMeta(name=node.metadata.name), status=status))
     return known
-
-
-def _node(plain: PlainNode) -> Node:
-    labels = {**plain.labels, contract.MODE_LABEL: contract.MODE_SHARED}
-    status = NodeStatus({**plain.devices}, [Condition("Ready", "True")])
-    return Node(metadata=ObjectMeta(name=plain.name, labels=labels), status=status)
-
-
-def _ledger(node: Node) -> NodeDevices:
-    offer = take(node, NO_HARDWARE)
-    status = LedgerStatus(
-        devices=list(offer.devices),
-        withheld=list(offer.withheld),
-        memory_mib=memory_mib(node),
-        for_shares=list(offer.for_shares),
-        for_groups=list(offer.for_groups),
-    )
-    return NodeDevices(metadata=ObjectMeta(name=node.metadata.name), status=status)
 
 
 class UnreadableManifest(click.ClickException):
@@ -284,10 +275,8 @@ def _unpacked(where: str, body: Any) -> Iterator[Document]:
 
 
 def _check_nesting(text: str) -> None:
-    """Reads the text's events, which takes no stack.
-
-    Raises:
-        yaml.YAMLError: it is no YAML, nested too deeply, or an alias stands for too much or for what contains it.
+    """Reads the text's events, which takes no stack. Raises YAMLError where the text is no YAML, is nested too deeply,
+    or where an alias stands for too much or for what contains it.
     """
     anchors: dict[str, tuple[int, int]] = {}  # anchor → nodes and levels below it, itself included
     within: list[tuple[str | None, int, int]] = []  # likewise, of the nodes around

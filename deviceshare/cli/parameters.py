@@ -13,7 +13,7 @@ from contextlib import redirect_stderr, suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -22,7 +22,9 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.object_decoder import NamedObject
 from deviceshare.domain.wording import listed
 from deviceshare.kube import kubeconfig
-from deviceshare.loops.ports import ApiError, Cluster, Kind
+from deviceshare.loops.ports import ApiError, Cluster, Kind, NotFound
+
+T = TypeVar("T")
 
 SECONDS: Final = 2.0
 """For the cluster's answer, after which nothing is offered."""
@@ -81,10 +83,10 @@ def complete_group_or_pod(ctx: click.Context, parameter: click.Parameter, incomp
 
 def complete_contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Names of the kubeconfig's contexts."""
+    names: list[str] = []
     with suppress(CannotAsk):
         names = sorted(kubeconfig.load(_target(ctx).files or "").contexts)
-        return [name for name in names if name.startswith(incomplete)]
-    return []
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -102,12 +104,21 @@ async def suggestion(api: Cluster, kind: Kind[Any], name: str, namespace: str = 
         return ""
 
 
-async def no_such(api: Cluster, kind: Kind[Any], name: str, namespace: str) -> click.ClickException:
-    """What is told who names an object that isn't there."""
+async def no_such(
+    api: Cluster, kind: Kind[Any], name: str, namespace: str = "", missing: str = ""
+) -> click.ClickException:
+    """What is told who names an object that isn't there: `missing`, or how to list those of its namespace."""
     noun = "pod" if kind.kind == "Pod" else kind.kind
-    see = f"see them with kubectl get {kind.plural} -n {namespace}"
-    near = await suggestion(api, kind, name, namespace)
-    return click.ClickException(f"There is no {noun} {namespace}/{name}; {see}{near}")
+    text = missing or f"There is no {noun} {namespace}/{name}; see them with kubectl get {kind.plural} -n {namespace}"
+    return click.ClickException(text + await suggestion(api, kind, name, namespace))
+
+
+async def named_object(api: Cluster, kind: Kind[T], name: str, namespace: str = "", missing: str = "") -> T:
+    """The object that a person names. Raises ClickException, as `no_such` words it, where there is none."""
+    try:
+        return await api.get(kind, name, namespace)
+    except NotFound:
+        raise await no_such(api, kind, name, namespace, missing) from None
 
 
 def on_cluster(command: Command) -> Command:
@@ -156,11 +167,7 @@ def output_as(*formats: str) -> Callable[[Command], Command]:
 
 
 def pod_named(word: str, namespace: str | None, target: Target) -> tuple[str, str]:
-    """Namespace and name of the pod that the word `NAME` or `NAMESPACE/NAME`, and the flag, name.
-
-    Raises:
-        UsageError: they contradict each other, or one is empty.
-    """
+    """Namespace and name of the pod that the word `NAME` or `NAMESPACE/NAME`, and the flag, name; else UsageError."""
     first, slash, second = word.partition("/")
     if slash and namespace not in (None, first):
         raise click.UsageError(f"{word} is not in the namespace {namespace} that --namespace names: leave one out.")

@@ -11,7 +11,7 @@ import click
 from deviceshare import timestamps
 from deviceshare.cli.cluster import OUTCOME_SECONDS, Target, poll, retry_on_conflict
 from deviceshare.cli.output import say
-from deviceshare.cli.parameters import complete_group_or_pod, in_namespace, no_such, on_cluster, pod_named, suggestion
+from deviceshare.cli.parameters import complete_group_or_pod, in_namespace, named_object, on_cluster, pod_named
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import parts_text
 from deviceshare.domain.objects.devices import described
@@ -78,9 +78,7 @@ class Asked(NamedTuple):
 async def ask(api: Cluster, name: str, namespace: str = "") -> str:
     """Requests a rebind of the group or, in a namespace, of the pod's share, and returns the outcome as a sentence.
 
-    Raises:
-        ClickException: the devices were not replaced; the text says why and what to do.
-        ApiError: a request failed.
+    Raises ApiError, and ClickException where the devices were not replaced, which says why and what to do.
     """
 
     async def look() -> Asked:
@@ -116,13 +114,17 @@ async def ask(api: Cluster, name: str, namespace: str = "") -> str:
     if kept := [each for each in verdict.broken if any(replacement.same(each, now) for now in after.claim.devices)]:
         what = f"{'' if is_group else 'its share of '}{described(kept)}, as nothing could replace it"
         raise click.ClickException(f"{subject} keeps {what}; see why with {before.outcome}")
-    broken = described(verdict.broken)
-    if is_group:
-        return "\n".join([f"{subject} now holds {after.has}, and no longer {broken}.", *_who_sees_it(after)])
-    return (
-        f"{subject} now has {after.has}, and no longer a share of {broken}.\n"
-        "Containers see that when they restart. What the pod had before stays reserved until it has ended."
-    )
+    broken, when = described(verdict.broken), "Containers see that when they restart. What"
+    if not isinstance(after.by, Group):
+        had = f"{when} the pod had before stays reserved until it has ended."
+        return f"{subject} now has {after.has}, and no longer a share of {broken}.\n{had}"
+    if replacement.by_cdi(after.ledger, after.claim.devices):
+        when = "Its pods keep what they had, also when their containers restart, since devices are injected by CDI."
+        when = f"{when} Recreate them; what they had stays reserved until they have ended:"
+    else:
+        when = f"{when} these pods had before stays reserved until they have ended:"
+    pods = [f"  {pod}" for pod in after.by.status.allocated_pods]
+    return "\n".join([f"{subject} now holds {after.has}, and no longer {broken}.", *([when, *pods] if pods else [])])
 
 
 def new_token() -> str:
@@ -130,26 +132,9 @@ def new_token() -> str:
     return f"{timestamps.now()}-{secrets.token_hex(4)}"
 
 
-def _who_sees_it(after: Asked) -> list[str]:
-    """The group's pods, and when their containers see its new devices."""
-    pods = after.by.status.allocated_pods if isinstance(after.by, Group) else []
-    if not pods:
-        return []
-    when = "Containers see that when they restart. What these pods had before stays reserved until they have ended:"
-    if replacement.by_cdi(after.ledger, after.claim.devices):
-        when = (
-            "Its pods keep what they had, also when their containers restart, since devices are injected by CDI."
-            " Recreate them; what they had stays reserved until they have ended:"
-        )
-    return [when, *(f"  {pod}" for pod in pods)]
-
-
 async def _group(api: Cluster, name: str) -> Asked:
-    try:
-        group = await api.get(GROUPS, name)
-    except NotFound:
-        near = await suggestion(api, GROUPS, name)
-        raise click.ClickException(f"There is no group {name}; see them with kubectl get sdg{near}") from None
+    nobody = f"There is no group {name}; see them with kubectl get sdg"
+    group = await named_object(api, GROUPS, name, missing=nobody)
     if group.claim:
         raise click.ClickException(
             f"The devices of group {name} are in ResourceClaim {group.claim}, whose allocation can't be changed: delete"
@@ -187,11 +172,7 @@ async def _pod(api: Cluster, namespace: str, name: str) -> Asked:
 
 async def pod_with_share(api: Cluster, namespace: str, name: str) -> tuple[Pod, NodeDevices, Claim]:
     """The pod, its node's ledger and its claim there; raises ClickException where it has none."""
-    key = f"{namespace}/{name}"
-    try:
-        pod = await api.get(PODS, name, namespace)
-    except NotFound:
-        raise await no_such(api, PODS, name, namespace) from None
+    key, pod = f"{namespace}/{name}", await named_object(api, PODS, name, namespace)
     if not (pod.node and pod.shares):
         rebind = f"replace its group's devices with deviceshare rebind {pod.group}"
         instead = rebind if pod.group else f"see deviceshare explain pod {key}"

@@ -1,20 +1,19 @@
 """`deviceshare recover NODE DEVICE…`: reports unhealthy devices as repaired, so that they are allocated again."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
 from deviceshare.cli.cluster import OUTCOME_SECONDS, Target, poll, retry_on_conflict
 from deviceshare.cli.output import say
-from deviceshare.cli.parameters import complete_nodes, on_cluster, suggestion
+from deviceshare.cli.parameters import complete_nodes, named_object, on_cluster
 from deviceshare.domain import contract
 from deviceshare.domain.device_health.examination import finding, reported_repaired
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.loops.ports import Cluster, Forbidden, NotFound
+from deviceshare.loops.ports import Cluster, Forbidden
 
 
 @click.command(
@@ -45,9 +44,7 @@ def recover(target: Target, node: str, devices: tuple[str, ...]) -> None:
 async def lift(api: Cluster, node: str, names: Sequence[str]) -> list[str]:
     """Requests that the agent lifts the marks of the named devices, and returns a line for each.
 
-    Raises:
-        ClickException: the marks were not lifted; the text says why and what to do.
-        ApiError: a request failed.
+    Raises ApiError, and ClickException where the marks were not lifted, which says why and what to do.
     """
     parts = await retry_on_conflict(lambda: _annotate(api, node, names))
     findings = {finding(part) for part in parts}
@@ -62,10 +59,8 @@ async def lift(api: Cluster, node: str, names: Sequence[str]) -> list[str]:
             f" it with kubectl get pods -A -l app.kubernetes.io/name={contract.AGENT}"
             f" --field-selector spec.nodeName={node}"
         )
-    return [
-        f"{part.resource} {part.index} of node {node} can be allocated again (it was: {part.unhealthy})."
-        for part in parts
-    ]
+    again = f"of node {node} can be allocated again"
+    return [f"{part.resource} {part.index} {again} (it was: {part.unhealthy})." for part in parts]
 
 
 async def _annotate(api: Cluster, node: str, names: Sequence[str]) -> list[Part]:
@@ -74,23 +69,19 @@ async def _annotate(api: Cluster, node: str, names: Sequence[str]) -> list[Part]
     # Keep recoveries reported earlier as long as the finding that they name stands.
     standing = {finding(part) for part in seen.status.hardware.devices if part.unhealthy}
     recovered = sorted(reported_repaired(seen) & standing | {finding(part) for part in parts})
-    metadata: dict[str, Any] = {"resourceVersion": seen.metadata.resource_version}
-    marked = {**metadata, "annotations": {contract.RECOVERED: ",".join(recovered)}}
-    try:
-        await api.patch(NODE_DEVICES, node, {"metadata": marked})  # agents of earlier releases read it, too
+    read = {"resourceVersion": seen.metadata.resource_version}
+    try:  # agents of earlier releases read the annotation, too
+        marked = {**read, "annotations": {contract.RECOVERED: ",".join(recovered)}}
+        await api.patch(NODE_DEVICES, node, {"metadata": marked})
     except Forbidden:  # who may not write claims may still report a repair
-        await api.patch(
-            NODE_DEVICES, node, {"metadata": metadata, "status": {"recovered": recovered}}, subresource="status"
-        )
+        reported = {"metadata": read, "status": {"recovered": recovered}}
+        await api.patch(NODE_DEVICES, node, reported, subresource="status")
     return parts
 
 
 async def _ledger(api: Cluster, node: str) -> NodeDevices:
-    try:
-        seen = await api.get(NODE_DEVICES, node)
-    except NotFound:
-        near = await suggestion(api, NODE_DEVICES, node)
-        raise click.ClickException(f"{node} is not a shared node; see them with deviceshare inspect{near}") from None
+    missing = f"{node} is not a shared node; see them with deviceshare inspect"
+    seen = await named_object(api, NODE_DEVICES, node, missing=missing)
     if not seen.status.hardware.devices:
         raise click.ClickException(
             f"No agent reports on node {node}, so none of its devices is marked; see whether one should with"

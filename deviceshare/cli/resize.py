@@ -58,9 +58,7 @@ def resize(target: Target, name: str, container: str | None, namespace: str | No
 async def ask(api: Cluster, namespace: str, name: str, container: str | None, size: str) -> str:
     """Requests the size, and returns the outcome as a sentence.
 
-    Raises:
-        ClickException: the share has not changed; the text says why and what to do.
-        ApiError: a request failed.
+    Raises ApiError, and ClickException where the share has not changed, which says why and what to do.
     """
 
     async def look() -> tuple[Pod, NodeDevices, Claim]:

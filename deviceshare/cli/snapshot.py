@@ -58,11 +58,8 @@ class ClusterSnapshot(NamedTuple):
 async def look(api: Api, namespace: str) -> ClusterSnapshot:
     """Reads everything that decisions are made from, once.
 
-    Who may not list nodes, or pods outside of `namespace`, gets what is known without them.
-
-    Raises:
-        Forbidden: not even groups and ledgers can be read.
-        ApiError: a part of it can't be read.
+    Who may not list nodes, or pods outside of `namespace`, gets what is known without them. Raises ApiError where a
+    part of it can't be read: Forbidden where not even groups and ledgers can.
     """
     return seen(await mirrored(api, namespace))
 
@@ -264,15 +261,14 @@ def _unseen(mirrors: Mirrors) -> Iterator[Unseen]:
 
 def _hidden_pods(mirrors: Mirrors, visibility: Visibility) -> str:
     named = [pod for group in mirrors.groups.values() for pod in group.status.allocated_pods]
-    hidden = sum(not visibility.shows(pod) for pod in named)
-    known = ":"
+    hidden, known = sum(not visibility.shows(pod) for pod in named), ""
     if hidden:
         of_groups = f"{hidden} of the {counted(len(named), 'pod')} that have devices of groups"
-        known = f": {of_groups} {'is' if hidden == 1 else 'are'} known by name only, and"
+        known = f" {of_groups} {'is' if hidden == 1 else 'are'} known by name only, and"
     first = f"Pods can't be listed by you, nor those of namespace {visibility.namespace} (forbidden)"
     if visibility.pods:
         first = f"Pods outside of namespace {visibility.namespace} can't be listed by you (forbidden)"
-    return f"{first}{known} those that wait are not shown."
+    return f"{first}:{known} those that wait are not shown."
 
 
 def labels_text(labels: Mapping[str, str]) -> str:

@@ -90,7 +90,7 @@ def top(node: str, output: str, namespace: str, *, watch: bool, target: Target) 
             target.ask(lambda api: _watch(api, namespace, node), seconds=None)
         return
     nodes, unseen = target.ask(lambda api: _look(api, namespace, node))
-    answer = {"nodes": nodes, **({"unseen": unseen} if unseen else {})}
+    answer = {"nodes": nodes, "unseen": unseen} if unseen else {"nodes": nodes}
     answer_with(answer, output, lambda: _drawn(nodes), (each.text for each in unseen))
     sys.exit(1 if all(each.silent for each in nodes) else 0)
 
@@ -111,10 +111,8 @@ async def _watch(api: "Api", namespace: str, node: str) -> None:
 def _drawn(nodes: list[NodeNow], trouble: str = "") -> list[Part]:
     answered = [each for each in nodes if not each.silent]
     lines = [styled(f"{each.node}: {each.silent}", "yellow") for each in nodes if each.silent]
-    if not answered:
-        lines.append(styled("Agents have to be installed and reachable: see docs/agent.md"))
-    if trouble:
-        lines.append(styled(trouble, "red"))
+    lines += [] if answered else [styled("Agents have to be installed and reachable: see docs/agent.md")]
+    lines += [styled(trouble, "red")] if trouble else []
     turns = turns_table([(each.node, queue) for each in answered for queue in each.turns], None)
     return [*([cluster_table(answered)] if answered else []), *(["", *turns] if turns else []), *lines]
 
@@ -222,8 +220,8 @@ async def _ask_node(api: "Api", name: str, agent: Pod | None, ledger: NodeDevice
 def _with_holders(usage: DeviceUsage, states: Iterable[DeviceState]) -> DeviceNow:
     seen = (each for each in states if not (each.part and each.part.lost))  # a lost one's number may be another's now
     number = (usage.resource, usage.index)
-    state = next((each for each in seen if (each.device.resource, each.device.index) == number), None)
-    if state is None:
-        return DeviceNow(**structs.asdict(usage))
-    groups = [state.group] if state.group else []
-    return DeviceNow(**structs.asdict(usage), groups=groups, parts=parts(state), unhealthy=state.unhealthy)
+    device = DeviceNow(**structs.asdict(usage))
+    for state in (each for each in seen if (each.device.resource, each.device.index) == number):
+        groups = [state.group] if state.group else []
+        return structs.replace(device, groups=groups, parts=parts(state), unhealthy=state.unhealthy)
+    return device
