@@ -7,6 +7,7 @@ on a node are each shown as they are. What a group or a pod of the device plugin
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from deviceshare.cli.output import natural, say
@@ -124,8 +125,6 @@ def _percent(used_mib: int, total_gib: int) -> int:
 
 def _aligned(rows: list[list[str]]) -> list[str]:
     """The rows with their cells below each other; the last cell of a row is as long as it is."""
-    widths: Counter[int] = Counter()
-    for row in rows:
-        for column, cell in enumerate(row[:-1]):
-            widths[column] = max(widths[column], len(cell) + 2)
+    columns = zip_longest(*(row[:-1] for row in rows), fillvalue="")
+    widths = [max(map(len, cells)) + 2 for cells in columns]
     return ["".join([*(cell.ljust(widths[n]) for n, cell in enumerate(row[:-1])), row[-1]]) for row in rows]

@@ -44,8 +44,7 @@ _RUN_EXAMPLE: Final = """
 
 class LazyGroup(click.Group):
     """Imports a command's module when the command is named: `run` must not load the sandbox, nor the sandbox `run`.
-
-    After click's own recipe: https://click.palletsprojects.com/en/stable/complex/#lazily-loading-subcommands
+    https://click.palletsprojects.com/en/stable/complex/#lazily-loading-subcommands
     """
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -89,10 +88,7 @@ def main() -> None:
 
 
 def plugin() -> None:
-    """The entry point of `kubectl deviceshare …`: kubectl runs the program kubectl-deviceshare that is on PATH.
-
-    https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/
-    """
+    """Entry point of `kubectl deviceshare …`: https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/"""
     main(prog_name="kubectl deviceshare")
 
 

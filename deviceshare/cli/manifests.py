@@ -164,9 +164,8 @@ def given(file: Path) -> Manifests:
             found = read(_GIVEN[document.kind])
             known.add(found.full() if isinstance(found, PlainNode) else found)
     if not known.nodes:
-        raise UnreadableManifest(
-            f"{file}: it holds no node; fill it with kubectl get nodes,nodedevices,sdg,dq,ns -o yaml"
-        )
+        fill = "fill it with kubectl get nodes,nodedevices,sdg,dq,ns -o yaml"
+        raise UnreadableManifest(f"{file}: it holds no node; {fill}")
     names = {ledger.node for ledger in known.ledgers}
     for node in (each for each in known.nodes if each.metadata.name not in names):
         offer = take(node, NO_HARDWARE)
@@ -192,24 +191,17 @@ class Document(NamedTuple):
 
     where: str
     """The file and the document, for people."""
+    kind: str
+    name: str
     body: Any
 
     def __str__(self) -> str:
         return f"{self.where} ({self.title})" if self.kind else self.where
 
     @property
-    def kind(self) -> str:
-        return str(self.body.get("kind", ""))
-
-    @property
     def title(self) -> str:
         """Its kind and name."""
         return f"{self.kind} {self.name}"
-
-    @property
-    def name(self) -> str:
-        metadata = self.body.get("metadata")
-        return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
 
     def few(self, count: int) -> int:
         """The number of pods, if so many can be planned."""
@@ -267,11 +259,12 @@ def _unpacked(where: str, body: Any) -> Iterator[Document]:
         for number, item in enumerate(body, 1):
             yield from _unpacked(f"{where}, item {number}", item)
     elif isinstance(body, dict):
-        yield Document(where, body)
+        metadata = body.get("metadata")
+        name = metadata.get("name", "") if isinstance(metadata, dict) else ""
+        yield Document(where, str(body.get("kind", "")), str(name), body)
     elif body is not None:
-        raise UnreadableManifest(
-            f"{where}: an object with apiVersion, kind and metadata was expected, not {body!r:.40}"
-        )
+        text = f"{where}: an object with apiVersion, kind and metadata was expected, not {body!r:.40}"
+        raise UnreadableManifest(text)
 
 
 def _check_nesting(text: str) -> None:
@@ -295,12 +288,9 @@ def _check_nesting(text: str) -> None:
             by_aliases += nodes
             if by_aliases > MOST_BY_ALIASES:
                 raise _fault(f"its aliases stand for more than {MOST_BY_ALIASES} values; write them out", event)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, nodes, levels = within.pop()
+        elif isinstance(event, yaml.CollectionEndEvent | yaml.ScalarEvent):
+            anchor, nodes, levels = (event.anchor, 1, 1) if isinstance(event, yaml.ScalarEvent) else within.pop()
             anchors |= {anchor: (nodes, levels)} if anchor else {}
-        elif isinstance(event, yaml.ScalarEvent):
-            nodes, levels = 1, 1
-            anchors |= {event.anchor: (1, 1)} if event.anchor else {}
         if len(within) + levels > DEEPEST:
             raise _fault(f"it is nested more than {DEEPEST} levels deep", event)
         if within and levels:

@@ -69,9 +69,8 @@ def plan(
     new = wanted(files, within)
     if not new.groups and not new.pods:
         out.note(new.notes)
-        raise click.UsageError(
-            "The files hold no SharedDeviceGroup, and no pod or pod template that names one or asks for a share."
-        )
+        none = "no pod or pod template that names one or asks for a share"
+        raise click.UsageError(f"The files hold no SharedDeviceGroup, and {none}.")
     seen = replayed(given(nodes)) if nodes else target.ask(lambda api: look(api, within))
     answer = _plan(seen, new)
     notes = [*answer.notes, *(each.text for each in answer.unseen)]

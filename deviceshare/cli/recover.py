@@ -101,7 +101,5 @@ def _marked(hardware: Hardware, node: str, name: str) -> Part:
         raise click.ClickException(f"Node {node} has no device {name}; {look}")
     if not marked:
         raise click.ClickException(f"{named[0].resource} {named[0].index} of node {node} is healthy; {look}")
-    uuids = listed((part.uuid for part in marked), link="or")
-    raise click.ClickException(
-        f"Several unhealthy devices of node {node} have the number {name}; name one by UUID: {uuids}"
-    )
+    several = f"Several unhealthy devices of node {node} have the number {name}; name one by UUID:"
+    raise click.ClickException(f"{several} {listed((part.uuid for part in marked), link='or')}")

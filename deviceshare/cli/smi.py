@@ -50,10 +50,8 @@ def smi(report: Path | None) -> None:
         report.write_bytes(msgspec.json.encode(_sighting(os.environ)))
         return
     words, mine, models = _visible(os.environ), list[DeviceUse](), dict[str, Part]()
-    why = (
-        f"{vendors.NVIDIA.env} names {','.join(words)}, but none of them is here; see whether they are healthy:"
-        " deviceshare inspect -d"
-    )
+    why = f"{vendors.NVIDIA.env} names {','.join(words)}, but none of them is here; see whether they are healthy:"
+    why = f"{why} deviceshare inspect -d"
     try:
         with Driver():
             models = {part.uuid: part for part in read_inventory().devices}
@@ -113,16 +111,10 @@ def _mine(uses: list[DeviceUse], words: list[str]) -> list[DeviceUse]:
 
 
 def _view(use: DeviceUse, part: Part | None) -> PodDeviceView:
-    return PodDeviceView(
-        resource=part.resource if part else "",
-        index=use.index,
-        uuid=use.uuid,
-        model=part.model if part else "",
-        memory_used_mib=use.memory_used_mib,
-        memory_total_mib=use.memory_total_mib,
-        utilization=use.utilization,
-        processes=[DeviceProcess(each.pid, _name(each.pid), each.memory_mib or 0) for each in use.processes],
-    )
+    resource, model = (part.resource, part.model) if part else ("", "")
+    measured = use.memory_used_mib, use.memory_total_mib, use.utilization
+    processes = [DeviceProcess(each.pid, _name(each.pid), each.memory_mib or 0) for each in use.processes]
+    return PodDeviceView(resource, use.index, use.uuid, model, *measured, processes=processes)
 
 
 def _name(pid: int) -> str:

@@ -6,7 +6,7 @@ holds a device; the ledgers say that.
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -120,23 +120,21 @@ def _drawn(nodes: list[NodeNow], trouble: str = "") -> list[Part]:
 def cluster_table(nodes: list[NodeNow]) -> Grid:
     """The devices of nodes whose agents answered: a line for each, and below it one for each of its processes."""
     columns = ("NODE", "DEVICE", "UTIL", "MEMORY (MiB)", "GROUP / POD", "CONTAINER", "MODEL / PROCESS", "PID", "")
-    return table(columns, (row for node in nodes for row in _rows(node)))
-
-
-def _rows(node: NodeNow) -> Iterator[Row]:
-    name = node.node
-    for device in node.devices:
-        measured = numbers(device)
+    rows: list[Row] = []
+    for node, device in ((each, device) for each in nodes for device in each.devices):
+        name, measured = node.node if device is node.devices[0] else "", numbers(device)
         if node.unmeasured:
             measured = str(device.index), NONE, f"{NONE} / {device.memory_total_mib or NONE}"
-        yield styled(name, "bold"), *measured, _holders(device), "", device.model, "", styled(device.unhealthy, "red")
-        name = ""
+        unhealthy = styled(device.unhealthy, "red")
+        rows.append((styled(name, "bold"), *measured, _holders(device), "", device.model, "", unhealthy))
         greedy = {(share.pod, share.container) for share in device.shares if share.exceeded}
         for memory, process in processes(device):
             whose = styled(process.pod or "no pod", "" if process.pod else "dim")
             over = {(process.pod, process.container), (process.pod, "")} & greedy
             fault = styled("trespass" if process.trespass else "more than its share" if over else "", "red")
-            yield "", "", "", memory, whose, process.container, process.name or NONE, str(process.pid), fault
+            program = process.name or NONE
+            rows.append(("", "", "", memory, whose, process.container, program, str(process.pid), fault))
+    return table(columns, rows)
 
 
 def _holders(device: DeviceNow) -> Cell:

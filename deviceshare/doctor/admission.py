@@ -10,7 +10,6 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import msgspec
 import yaml
 from cryptography import x509
 
@@ -107,8 +106,7 @@ async def _left_webhooks(api: Cluster) -> list[Finding]:
 def _shipped() -> list[list[str]]:
     """The webhooks' names in the mutating and the validating configuration of this release."""
     text = (assets.manifests() / "webhooks.yaml").read_text()
-    documents = [msgspec.convert(each, WebhookConfiguration) for each in yaml.safe_load_all(text)]
-    return [[webhook["name"] for webhook in document.webhooks] for document in documents]
+    return [[webhook["name"] for webhook in each["webhooks"]] for each in yaml.safe_load_all(text)]
 
 
 def judge_webhooks(kind: str, found: WebhookConfiguration, names: list[str], now: datetime) -> Iterator[Finding]:
@@ -269,26 +267,28 @@ async def dry_run(api: Api, namespace: str) -> Pod | ApiError:
 
 def judge_injection(answer: Pod | ApiError, namespace: str, release: str) -> list[Finding]:
     """What the dry run's answer says about the path to the webhooks."""
+    said, mark = str(answer), PROBLEM
     if isinstance(answer, Pod):
         if answer.injected:
             return []
         what = f"a pod of a group in {namespace} is not injected: webhooks or policies are missing or leave it out"
         cure = "name another with --namespace, or take it out of webhooks.excludedNamespaces in the chart's values"
-        return [Finding(PROBLEM, what, cure)]
-    said = str(answer)
-    if "failed calling webhook" in said:
+    elif "failed calling webhook" in said:
+        what = f"the API server can't call the webhooks: {said}"
         cure = next(cure for sign, cure in _SIGNS.items() if sign in said).format(release=release)
-        return [Finding(PROBLEM, f"the API server can't call the webhooks: {said}", cure)]
-    if "deviceshare.io" in said and "denied the request" in said:
+    elif "deviceshare.io" in said and "denied the request" in said:
         what = f"the mutating webhook is not called, the validating one is: {said}"
-        return [Finding(PROBLEM, what, f"kubectl get mutatingwebhookconfiguration {contract.NAME} -o yaml")]
-    if any(f"olicy '{name}'" in said for name in kinds.POLICIES):  # "ValidatingAdmissionPolicy '…'", "policy '…'"
+        cure = f"kubectl get mutatingwebhookconfiguration {contract.NAME} -o yaml"
+    elif any(f"olicy '{name}'" in said for name in kinds.POLICIES):  # "ValidatingAdmissionPolicy '…'", "policy '…'"
         what = f"a pod of a group is refused, though it is one that should be injected: {said}"
-        return [Finding(PROBLEM, what, "kubectl get mutatingadmissionpolicies,mutatingadmissionpolicybindings -o yaml")]
-    if "cannot create resource" in said:
-        return [Finding(UNTESTED, f"you may not create pods in {namespace}", "name a namespace with --namespace NAME")]
-    what = f"the pod was refused, but not by deviceshare: {said}"
-    return [Finding(UNTESTED, what, "name a namespace whose policies allow a plain pod: --namespace NAME")]
+        cure = "kubectl get mutatingadmissionpolicies,mutatingadmissionpolicybindings -o yaml"
+    elif "cannot create resource" in said:
+        mark, what = UNTESTED, f"you may not create pods in {namespace}"
+        cure = "name a namespace with --namespace NAME"
+    else:
+        mark, what = UNTESTED, f"the pod was refused, but not by deviceshare: {said}"
+        cure = "name a namespace whose policies allow a plain pod: --namespace NAME"
+    return [Finding(mark, what, cure)]
 
 
 _SIGNS: Final = {  # parts of Go's connection errors; the first that fits counts

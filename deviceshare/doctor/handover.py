@@ -83,9 +83,8 @@ def judge_systems(machines: Iterable[NodeSoftware]) -> list[Finding]:
     names = [each.metadata.name for each in machines if BOTTLEROCKET in each.status.node_info.get("osImage", "")]
     what = f"Bottlerocket ignores {vendors.NVIDIA.env} of unprivileged containers by default"
     key = "settings.nvidia-container-runtime.visible-devices"
-    return about(
-        names, WARNING, what, f"apiclient set {key}-envvar-when-unprivileged=true {key}-as-volume-mounts=false"
-    )
+    cure = f"apiclient set {key}-envvar-when-unprivileged=true {key}-as-volume-mounts=false"
+    return about(names, WARNING, what, cure)
 
 
 def judge_settings(text: str) -> Iterator[Finding]:
@@ -99,17 +98,7 @@ def judge_settings(text: str) -> Iterator[Finding]:
     if settings.get(ENV_OFF) is False:
         what = f"{ENV_OFF}=false: unprivileged containers' variables are ignored, so pods of groups see no GPU"
         yield Finding(PROBLEM, what, f"nvidia-ctk config --in-place --set {ENV_OFF}=true {restart}")
-    yield from _names_only(settings)
-    if settings.get(MOUNTS_ON) is True:
-        what = f"{MOUNTS_ON}=true: a container may ask for devices by mounts, and these overrule the variable"
-        yield Finding(WARNING, what, f"nvidia-ctk config --in-place --set {MOUNTS_ON}=false {restart}")
-    if swarm := settings.get(SWARM):
-        what = f"{SWARM}={swarm!r}: where a container has this variable, it overrules {vendors.NVIDIA.env}"
-        yield Finding(WARNING, what, f"remove {SWARM} from {FILE} {restart}")
-
-
-def _names_only(settings: Any) -> Iterator[Finding]:
-    """A runtime that takes CDI names only; it prefixes the default kind to names that aren't qualified."""
+    # A runtime that takes CDI names only prefixes the default kind to names that aren't qualified.
     with suppress(KeyError, TypeError, AttributeError):  # it may be anything that TOML can say
         runtime = settings["nvidia-container-runtime"]
         if runtime["mode"] == "cdi":
@@ -118,6 +107,12 @@ def _names_only(settings: Any) -> Iterator[Finding]:
             operators = 'the operator\'s management.nvidia.com/gpu has only "all"'
             what = f'mode="cdi", default-kind={kind!r}: {starts}; {operators}'
             yield Finding(WARNING, what, f"hand devices over by CDI names: {_UPGRADE}.style=cdi; {_DOCS}")
+    if settings.get(MOUNTS_ON) is True:
+        what = f"{MOUNTS_ON}=true: a container may ask for devices by mounts, and these overrule the variable"
+        yield Finding(WARNING, what, f"nvidia-ctk config --in-place --set {MOUNTS_ON}=false {restart}")
+    if swarm := settings.get(SWARM):
+        what = f"{SWARM}={swarm!r}: where a container has this variable, it overrules {vendors.NVIDIA.env}"
+        yield Finding(WARNING, what, f"remove {SWARM} from {FILE} {restart}")
 
 
 # The hand-over: which of NVIDIA's stacks the cluster has, and what it is told
@@ -148,10 +143,6 @@ class Stack(Struct, frozen=True):
         return self.ours.flag("handover") or handover.AUTO
 
     @property
-    def runtime_class(self) -> str:
-        return self.ours.flag("runtime-class") or ""
-
-    @property
     def offering(self) -> list[NodeDevices]:
         """The ledgers of the nodes with NVIDIA's devices."""
         return [each for each in self.ledgers if any(vendors.NVIDIA.supplies(d.resource) for d in each.devices)]
@@ -164,23 +155,20 @@ class Stack(Struct, frozen=True):
 
 async def examine(api: Cluster, ours: Installation) -> Verdict:
     """Compares NVIDIA's stack with the flags of our Deployment, where it was found. Raises ApiError."""
+    try:
+        await api.get(CRDS, f"{kinds.CLUSTER_POLICIES.plural}.nvidia.com")
+        policies = await api.list(kinds.CLUSTER_POLICIES)
+    except NotFound:
+        policies = []  # There is no GPU operator.
     stack = Stack(
         machines=await _machines(api),
         classes=await api.list(kinds.RUNTIME_CLASSES),
-        policies=await _policies(api),
+        policies=policies,
         toolkits=await api.list(kinds.DAEMON_SETS, label_selector=TOOLKIT),
         ours=ours,
         ledgers=await api.list(NODE_DEVICES),
     )
     return summary(stack), judge(stack)
-
-
-async def _policies(api: Cluster) -> list[ClusterPolicy]:
-    try:
-        await api.get(CRDS, f"{kinds.CLUSTER_POLICIES.plural}.nvidia.com")
-    except NotFound:
-        return []  # There is no GPU operator.
-    return await api.list(kinds.CLUSTER_POLICIES)
 
 
 def summary(stack: Stack) -> str:
@@ -219,7 +207,7 @@ def judge(stack: Stack) -> Iterator[Finding]:
                 mute[f"no group gets {each.resource}: {each.text}"].append(ledger.node)
     for what, nodes in sorted(mute.items()):
         yield from about(nodes, PROBLEM, what, _DOCS)
-    name = stack.runtime_class
+    name = stack.ours.flag("runtime-class")
     if name and all(each.metadata.name != name for each in stack.classes):
         what = f"handover.runtimeClassName is {name!r}, and there is no such RuntimeClass: pods of groups are refused"
         gone = " (the operator deletes its own where its NRI plugin is enabled)" if stack.nri else ""
@@ -231,12 +219,10 @@ def judge(stack: Stack) -> Iterator[Finding]:
         yield from _by_plugin(stack)
     elif stack.cdi:
         classes = [each.metadata.name for each in stack.classes if each.handler == vendors.NVIDIA.name]
-        if classes and not stack.runtime_class:
-            what = (
-                "the operator's runtime isn't the default, and deviceshare sets no runtimeClassName in pods of groups"
-            )
+        if classes and not name:
+            lack = "deviceshare sets no runtimeClassName in pods of groups: unless they name one, they see no GPU"
             cure = f"{_UPGRADE}.runtimeClassName={classes[0]},agent.runtimeClassName={classes[0]}; {_DOCS}"
-            yield Finding(WARNING, f"{what}: unless they name one, they see no GPU", cure)
+            yield Finding(WARNING, f"the operator's runtime isn't the default, and {lack}", cure)
         why, cure = "a CDI runtime doesn't start a container that is given numbers", f"{_UPGRADE}.style=cdi; {_DOCS}"
         yield from _bare(stack, why, cure)
 
@@ -273,10 +259,7 @@ def _by_plugin(stack: Stack) -> Iterator[Finding]:
 
 
 def injects_by_nri(runtime: str) -> bool | None:
-    """Whether this runtime, as in `containerd://1.7.30`, gives containers the CDI devices that NRI plugins name.
-
-    None where that isn't known.
-    """
+    """Whether `containerd://1.7.30` gives containers the CDI devices that NRI plugins name; None: that isn't known."""
     name, _, version = runtime.partition("://")
     numbers = _numbers(version)
     if name != "containerd" or not numbers:

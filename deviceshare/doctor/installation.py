@@ -18,7 +18,7 @@ from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Ver
 from deviceshare.doctor.kinds import Installation, Rollout, SchedulerPod
 from deviceshare.domain import contract, wording
 from deviceshare.kube.definitions import CRDS, Crd, shipped_definitions
-from deviceshare.loops.kinds import LEASES, Lease
+from deviceshare.loops.kinds import LEASES
 from deviceshare.loops.leadership import LEASE_NAME
 from deviceshare.loops.ports import ApiError, Cluster, Kind, NotFound
 
@@ -133,14 +133,10 @@ async def _renewed(api: Cluster, name: str, namespace: str) -> bool | None:
         if not first.spec.holder_identity:
             return None
         seconds = first.spec.lease_duration_seconds or NO_DURATION_SECONDS
-        seen = await polled(look, lambda lease: _beat(lease) != _beat(first), seconds, pause=POLL_SECONDS)
-        return _beat(seen) != _beat(first)
+        last = await polled(look, lambda lease: lease.spec != first.spec, seconds, pause=POLL_SECONDS)
+        return last.spec != first.spec
     except NotFound:
         return None
-
-
-def _beat(lease: Lease) -> tuple[str, str | None]:
-    return lease.spec.holder_identity, lease.spec.renew_time
 
 
 class Profile(Struct, frozen=True, rename="camel"):

@@ -95,10 +95,7 @@ class WorkloadStatus(Struct, frozen=True, rename="camel"):
 
 
 class Rollout(NamedObject, frozen=True):
-    """A Deployment or a DaemonSet.
-
-    https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/deployment-v1/
-    """
+    """A Deployment or a DaemonSet: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/deployment-v1/"""
 
     spec: RolloutSpec = RolloutSpec()
     status: WorkloadStatus = WorkloadStatus()
@@ -214,10 +211,7 @@ class PolicySpec(Struct, frozen=True):
 
 
 class ClusterPolicy(NamedObject, frozen=True):
-    """The settings of NVIDIA's GPU operator.
-
-    https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/cdi.html
-    """
+    """NVIDIA's GPU operator: https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/cdi.html"""
 
     spec: PolicySpec = PolicySpec()
 

@@ -284,12 +284,9 @@ def judge_homes(nodes: Iterable[Node], groups: Iterable[Group]) -> list[Finding]
     cordoned = [f"{group.name} ({group.node})" for group in groups if there.get(group.node)]
     back = "recreate the nodes, or the groups; or let them move: spec.nodeLossPolicy (docs/operations.md#lost-nodes)"
     stay = "kubectl uncordon NODE; a group without a running pod leaves for one that waits, but for cordonPolicy: Stay"
-    return [
-        *about(gone, PROBLEM, "no pod joins these groups, whose nodes are gone", back),
-        *about(
-            cordoned, WARNING, "no further pod starts where these groups live, since their nodes are cordoned", stay
-        ),
-    ]
+    what = "no further pod starts where these groups live, since their nodes are cordoned"
+    lost = about(gone, PROBLEM, "no pod joins these groups, whose nodes are gone", back)
+    return [*lost, *about(cordoned, WARNING, what, stay)]
 
 
 def judge_placement(pods: Iterable[Pod], *, gates: bool) -> Iterator[Finding]:

@@ -56,9 +56,8 @@ def needed(ours: Installation, *, dra: bool = False) -> list[Attributes]:
         rights += _each(_OURS, ["shareddevicegroups"], ["get", "patch"])
         rights += _each(_OURS, ["nodedevices"], ["get", "create", "patch", "delete"])
         rights += _each(_OURS, ["shareddevicegroups/status", "nodedevices/status"], ["patch"])
-        rights += _each("", ["nodes"], ["get"])
-        rights += _each("", ["pods"], ["get", "patch"])
-        rights += _each("", ["pods/status"], ["patch"])
+        rights += _each("", ["nodes", "pods"], ["get"])
+        rights += _each("", ["pods", "pods/status"], ["patch"])
         rights += _each("", ["pods/eviction"] if ours.flag("preemption") != "off" else [], ["create"])
         rights += _each("", ["resourcequotas"], ["list"])
         rights += _each("", ["pods"] if ours.flag("scaling-pods") == "on" else [], ["create"], namespace=namespace)
@@ -71,21 +70,19 @@ def needed(ours: Installation, *, dra: bool = False) -> list[Attributes]:
         rights += _each(DRA_GROUP, statuses if handover else [], ["patch"])
         rights += _each("batch", ["jobs"], ["get"])
         rights += _each(DRA_GROUP, ["resourceslices", "resourceclaims"] if dra else [], ["list", "watch"])
-        lease = {"namespace": namespace, "name": contract.NAME}
-        rights += _each("coordination.k8s.io", ["leases"], ["get", "patch"], **lease)
+        rights += _each("coordination.k8s.io", ["leases"], ["get", "patch"], namespace=namespace, name=contract.NAME)
         rights += _each("coordination.k8s.io", ["leases"], ["create"], namespace=namespace)
     if "controller" in roles and ours.by_gates:
         rights += _each("", ["nodes/status"], ["patch"])
     if "extender" in roles and not ours.by_gates:
-        rights += _each(_OURS, ["nodedevices"], ["get", "patch"])
-        rights += _each(_OURS, ["shareddevicegroups/status"], ["patch"])
+        rights += _each(_OURS, ["nodedevices"], ["get"])
+        rights += _each(_OURS, ["nodedevices", "shareddevicegroups/status"], ["patch"])
         rights += _each("", ["pods/binding"], ["create"])
         rights += _each("", ["pods"], ["get"])
         rights += _each(DRA_GROUP, ["resourceclaims"] if holds else [], ["list"], namespace=namespace)
     if "webhook" in roles and (ours.deployment is None or ours.flag("ca-secret") is not None):  # the CA is its own
         rights += _each(_ADMISSION, _CONFIGURATIONS, ["get", "patch"], name=contract.NAME)
-        secret = {"namespace": namespace, "name": f"{contract.NAME}-ca"}
-        rights += _each("", ["secrets"], ["get", "patch"], **secret)
+        rights += _each("", ["secrets"], ["get", "patch"], namespace=namespace, name=f"{contract.NAME}-ca")
         rights += _each("", ["secrets"], ["create"], namespace=namespace)
     return list(dict.fromkeys(rights))
 
