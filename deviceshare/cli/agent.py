@@ -27,8 +27,7 @@ def agent(**flags: Any) -> None:
     """
     chosen = settings.AgentSettings(**flags)
     if chosen.placeholders and not chosen.pod_resources:
-        raise click.UsageError(
-            "--placeholders needs --pod-resources SOCKET: only the kubelet knows what such pods have."
-        )
+        why = "only the kubelet knows what such pods have."
+        raise click.UsageError(f"--placeholders needs --pod-resources SOCKET: {why}")
     logs.configure(chosen.log_format, chosen.log_level)
     sys.exit(process.main(chosen))

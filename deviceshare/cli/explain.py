@@ -176,9 +176,8 @@ async def _explained(api: Api, kind: Kind[_Workload], name: str, namespace: str)
     seen, owners = await look(api, namespace), [found]
     if kind.kind == "Deployment":
         sets = await api.list(_WORKLOADS["ReplicaSet"], namespace=namespace)
-        owners += [
-            each for each in sets if each.metadata.controller and each.metadata.controller.uid == found.metadata.uid
-        ]
+        uid = found.metadata.uid
+        owners += [each for each in sets if each.metadata.controller and each.metadata.controller.uid == uid]
     uids = {each.metadata.uid for each in owners}
     pods = [pod for pod in seen.pods.values() if pod.metadata.controller and pod.metadata.controller.uid in uids]
     subject = f"{kind.kind} {namespace}/{name}"

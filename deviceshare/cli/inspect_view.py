@@ -59,11 +59,9 @@ def picture(seen: ClusterSnapshot, node: str) -> Picture:
     whole = replace(whole, unseen=list(seen.unseen))
     one = whole.of(node) if node else whole
     if one is None:
-        raise click.ClickException(
-            f"{node} is not a shared node; see them with deviceshare inspect, or share it with"
-            f" kubectl label node {node} {contract.MODE_LABEL}={contract.MODE_SHARED}"
-            f"{did_you_mean(node, (each.name for each in whole.nodes))}"
-        )
+        near = did_you_mean(node, (each.name for each in whole.nodes))
+        share = f"or share it with kubectl label node {node} {contract.MODE_LABEL}={contract.MODE_SHARED}{near}"
+        raise click.ClickException(f"{node} is not a shared node; see them with deviceshare inspect, {share}")
     return one
 
 

@@ -96,21 +96,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f". Did you mean {listed(near, link='or')}?" if near else ""
 
 
-async def suggestion(api: Cluster, kind: Kind[Any], name: str, namespace: str = "") -> str:
-    """As `did_you_mean`, among all objects of a kind; "" where they can't be listed."""
-    try:
-        return did_you_mean(name, [each.metadata.name for each in await api.list(kind, namespace=namespace)])
-    except ApiError:
-        return ""
-
-
 async def no_such(
     api: Cluster, kind: Kind[Any], name: str, namespace: str = "", missing: str = ""
 ) -> click.ClickException:
-    """What is told who names an object that isn't there: `missing`, or how to list those of its namespace."""
+    """What is told who names an object that isn't there: `missing`, or how to list those of its namespace.
+
+    The nearest names are told, too, unless they can't be listed.
+    """
     noun = "pod" if kind.kind == "Pod" else kind.kind
     text = missing or f"There is no {noun} {namespace}/{name}; see them with kubectl get {kind.plural} -n {namespace}"
-    return click.ClickException(text + await suggestion(api, kind, name, namespace))
+    with suppress(ApiError):
+        text += did_you_mean(name, [each.metadata.name for each in await api.list(kind, namespace=namespace)])
+    return click.ClickException(text)
 
 
 async def named_object(api: Cluster, kind: Kind[T], name: str, namespace: str = "", missing: str = "") -> T:

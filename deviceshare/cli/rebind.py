@@ -4,6 +4,7 @@ The command requests that of the leader by an annotation of the holder, and wait
 """
 
 import secrets
+from contextlib import suppress
 from typing import NamedTuple
 
 import click
@@ -107,10 +108,11 @@ async def ask(api: Cluster, name: str, namespace: str = "") -> str:
         raise click.ClickException(f"{subject} {verdict.obstacle}: {before.cure}")
     after = await poll(answer, doing=f"Waiting for other devices for {who}")
     if after is None:
-        raise click.ClickException(
-            f"deviceshare has not answered within {OUTCOME_SECONDS:g} s. It will when it runs; see that with"
-            f" kubectl get pods -A -l app.kubernetes.io/name={contract.NAME}, and the outcome with {before.outcome}"
+        look_at = (
+            f"kubectl get pods -A -l app.kubernetes.io/name={contract.NAME}, and the outcome with {before.outcome}"
         )
+        silent = f"deviceshare has not answered within {OUTCOME_SECONDS:g} s. It will when it runs"
+        raise click.ClickException(f"{silent}; see that with {look_at}")
     if kept := [each for each in verdict.broken if any(replacement.same(each, now) for now in after.claim.devices)]:
         what = f"{'' if is_group else 'its share of '}{described(kept)}, as nothing could replace it"
         raise click.ClickException(f"{subject} keeps {what}; see why with {before.outcome}")
@@ -136,17 +138,13 @@ async def _group(api: Cluster, name: str) -> Asked:
     nobody = f"There is no group {name}; see them with kubectl get sdg"
     group = await named_object(api, GROUPS, name, missing=nobody)
     if group.claim:
-        raise click.ClickException(
-            f"The devices of group {name} are in ResourceClaim {group.claim}, whose allocation can't be changed: delete"
-            " the group and its pods, and recreate both."
-        )
+        fixed = f"The devices of group {name} are in ResourceClaim {group.claim}, whose allocation can't be changed"
+        raise click.ClickException(f"{fixed}: delete the group and its pods, and recreate both.")
     if not group.node:
         raise click.ClickException(f"Group {name} holds no devices yet; see why with deviceshare explain group {name}")
-    missing = (
-        f"The claim of group {name} on node {group.node} is missing and is restored from its pods; without any the"
-        f" group leaves the node. Retry once deviceshare inspect {group.node} shows it"
-    )
-    ledger, claim = await _claim(api, group.node, group.uid, missing)
+    retry = f"without any the group leaves the node. Retry once deviceshare inspect {group.node} shows it"
+    whose = f"group {name} on node {group.node}"
+    ledger, claim = await _claim(api, group.node, group.uid, whose, f"its pods; {retry}")
     mine = held_by(device_states(ledger), group.uid)
     names = " ".join(each.device.uuid or str(each.device.index) for each in mine if each.unhealthy)
     recover = f", or repair one and report it with deviceshare recover {ledger.node} {names}" if names else ""
@@ -177,19 +175,15 @@ async def pod_with_share(api: Cluster, namespace: str, name: str) -> tuple[Pod, 
         rebind = f"replace its group's devices with deviceshare rebind {pod.group}"
         instead = rebind if pod.group else f"see deviceshare explain pod {key}"
         raise click.ClickException(f"Pod {key} has no share of a device: {instead}")
-    missing = (
-        f"The claim of pod {key} on node {pod.node} is missing and is restored from the pod; retry once"
-        f" kubectl get ndev {pod.node} -o yaml shows it"
-    )
-    return pod, *await _claim(api, pod.node, pod.metadata.uid, missing)
+    retry = f"retry once kubectl get ndev {pod.node} -o yaml shows it"
+    whose = f"pod {key} on node {pod.node}"
+    return pod, *await _claim(api, pod.node, pod.metadata.uid, whose, f"the pod; {retry}")
 
 
-async def _claim(api: Cluster, node: str, uid: str, missing: str) -> tuple[NodeDevices, Claim]:
-    """The ledger of the node and the claim in it; `missing` is raised where there is none."""
-    try:
+async def _claim(api: Cluster, node: str, uid: str, whose: str, source: str) -> tuple[NodeDevices, Claim]:
+    """The ledger of the node and the claim in it; where there is none, what it is restored from is said."""
+    with suppress(NotFound):
         ledger = await api.get(NODE_DEVICES, node)
-    except NotFound:
-        ledger = NodeDevices()
-    if uid not in ledger.claims:
-        raise click.ClickException(missing)
-    return ledger, ledger.claims[uid]
+        if claim := ledger.claims.get(uid):
+            return ledger, claim
+    raise click.ClickException(f"The claim of {whose} is missing and is restored from {source}")

@@ -1,6 +1,7 @@
 """`deviceshare recover NODE DEVICE…`: reports unhealthy devices as repaired, so that they are allocated again."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import click
 
@@ -14,6 +15,8 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, Forbidden
+
+_AGENTS: Final = f"kubectl get pods -A -l app.kubernetes.io/name={contract.AGENT}"
 
 
 @click.command(
@@ -54,11 +57,8 @@ async def lift(api: Cluster, node: str, names: Sequence[str]) -> list[str]:
         return True if left.isdisjoint(findings) else None
 
     if not await poll(look, doing=f"Waiting for the agent of node {node}"):
-        raise click.ClickException(
-            f"The agent of node {node} has not lifted the mark within {OUTCOME_SECONDS:g} s. It will when it runs; see"
-            f" it with kubectl get pods -A -l app.kubernetes.io/name={contract.AGENT}"
-            f" --field-selector spec.nodeName={node}"
-        )
+        silent = f"The agent of node {node} has not lifted the mark within {OUTCOME_SECONDS:g} s. It will when it runs"
+        raise click.ClickException(f"{silent}; see it with {_AGENTS} --field-selector spec.nodeName={node}")
     again = f"of node {node} can be allocated again"
     return [f"{part.resource} {part.index} {again} (it was: {part.unhealthy})." for part in parts]
 
@@ -83,10 +83,8 @@ async def _ledger(api: Cluster, node: str) -> NodeDevices:
     missing = f"{node} is not a shared node; see them with deviceshare inspect"
     seen = await named_object(api, NODE_DEVICES, node, missing=missing)
     if not seen.status.hardware.devices:
-        raise click.ClickException(
-            f"No agent reports on node {node}, so none of its devices is marked; see whether one should with"
-            f" kubectl get pods -A -l app.kubernetes.io/name={contract.AGENT} -o wide"
-        )
+        nobody = f"No agent reports on node {node}, so none of its devices is marked"
+        raise click.ClickException(f"{nobody}; see whether one should with {_AGENTS} -o wide")
     return seen
 
 

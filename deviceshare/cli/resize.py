@@ -3,6 +3,8 @@
 The command asks for it by an annotation of the pod, and waits for the claim and the agent's limit to follow.
 """
 
+from functools import partial
+
 import click
 
 from deviceshare.cli.cluster import OUTCOME_SECONDS, Target, poll, retry_on_conflict
@@ -60,17 +62,15 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
 
     Raises ApiError, and ClickException where the share has not changed, which says why and what to do.
     """
-
-    async def look() -> tuple[Pod, NodeDevices, Claim]:
-        return await pod_with_share(api, namespace, name)
+    look, subject = partial(pod_with_share, api, namespace, name), f"Pod {namespace}/{name}"
 
     async def request() -> None:
         pod, _, claim = await look()
         mine = sorted({share.container for share in current(claim.shares) if share.role not in INITS})
         if not mine:
-            raise click.ClickException(f"Pod {namespace}/{name} has shares in init containers only: recreate it.")
+            raise click.ClickException(f"{subject} has shares in init containers only: recreate it.")
         if container not in mine and (container is not None or len(mine) != 1):
-            raise click.UsageError(f"Pod {namespace}/{name} has shares in {', '.join(mine)}: name one by --container.")
+            raise click.UsageError(f"{subject} has shares in {', '.join(mine)}: name one by --container.")
         known = sizes_wanted(pod.metadata.annotations).items()
         wishes = {each: f"{percent}%" if percent else f"{memory}Mi" for each, (memory, percent) in known}
         wish = ",".join(f"{each}={asked}" for each, asked in {**wishes, container or mine[0]: size}.items())
@@ -88,13 +88,11 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
     if found is None:
         pod, ledger, _ = await look()
         lowering = judge(ledger, pod).lowering
-        silent = f"deviceshare has not answered within {OUTCOME_SECONDS:g} s"
-        raise click.ClickException(
-            f"{f'Pod {namespace}/{name} {lowering}' if lowering else silent}. The request stays: see what becomes of it"
-            f" with deviceshare explain pod {namespace}/{name}"
-        )
+        state = f"{subject} {lowering}" if lowering else f"deviceshare has not answered within {OUTCOME_SECONDS:g} s"
+        see = f"see what becomes of it with deviceshare explain pod {namespace}/{name}"
+        raise click.ClickException(f"{state}. The request stays: {see}")
     pod, ledger, claim = found
     if obstacle := judge(ledger, pod).obstacle or refusal(ledger, pod):
         withdraw = f"kubectl annotate pod -n {namespace} {name} {contract.RESIZE}-"
-        raise click.ClickException(f"Pod {namespace}/{name} {obstacle}. To withdraw the request: {withdraw}")
-    return f"Pod {namespace}/{name} now has {parts_text(current(claim.shares))} on node {ledger.node}."
+        raise click.ClickException(f"{subject} {obstacle}. To withdraw the request: {withdraw}")
+    return f"{subject} now has {parts_text(current(claim.shares))} on node {ledger.node}."

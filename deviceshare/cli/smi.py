@@ -87,18 +87,15 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
         if vendor is not vendors.NVIDIA and (others := environment.get(vendor.env)):
             raise click.ClickException(f"This pod has {vendor.env}={others}; smi knows {vendors.NVIDIA.label}s only.")
     if value is None:
-        raise click.ClickException(
-            f"This pod has no device: {vendors.NVIDIA.env} is not set. A pod joins a group by the annotation"
-            f" {contract.GROUP}, or asks for a part of a device by the limit {GPU_MEM}, when it is created."
-        )
+        asks = f"asks for a part of a device by the limit {GPU_MEM}, when it is created."
+        joins = f"A pod joins a group by the annotation {contract.GROUP}, or {asks}"
+        raise click.ClickException(f"This pod has no device: {vendors.NVIDIA.env} is not set. {joins}")
     raise click.ClickException(_no_device(value or "empty"))
 
 
 def _no_device(value: str) -> str:
-    return (
-        f"This pod has no device: {vendors.NVIDIA.env} is {value}. Where it names a group or asks for a share,"
-        f" see what it was given, in its annotations {contract.PREFIX}…: kubectl describe pod"
-    )
+    see = f"see what it was given, in its annotations {contract.PREFIX}…: kubectl describe pod"
+    return f"This pod has no device: {vendors.NVIDIA.env} is {value}. Where it names a group or asks for a share, {see}"
 
 
 def _mine(uses: list[DeviceUse], words: list[str]) -> list[DeviceUse]:

@@ -235,28 +235,22 @@ def _unseen(mirrors: Mirrors) -> Iterator[Unseen]:
     """What is left out of what these mirrors show."""
     visibility = mirrors.visibility
     if not visibility.nodes:
-        text = (
-            "Nodes can't be listed by you (forbidden). Known of them is what NodeDevices say: their labels"
-            " (nodeSelector, node affinity), taints, cordons and readiness are not considered."
+        text = "Nodes can't be listed by you (forbidden). Known of them is what NodeDevices say: their labels"
+        yield Unseen(
+            "nodes", f"{text} (nodeSelector, node affinity), taints, cordons and readiness are not considered."
         )
-        yield Unseen("nodes", text)
     if not visibility.namespaces:
         allowed = {group.name: group.spec.allowed_namespaces for group in mirrors.groups.values()}
         if by_labels := sorted(name for name, each in allowed.items() if each and each.selector):
-            text = (
-                "Namespaces can't be listed by you (forbidden): whether their labels let pods join"
-                f" {listed(by_labels, most=SHOWN_NODES)} (spec.allowedNamespaces) is not considered."
-            )
-            yield Unseen("namespaces", text)
+            text = "Namespaces can't be listed by you (forbidden): whether their labels let pods join"
+            which = f"{listed(by_labels, most=SHOWN_NODES)} (spec.allowedNamespaces)"
+            yield Unseen("namespaces", f"{text} {which} is not considered.")
     if visibility.namespace:
         yield Unseen("pods", _hidden_pods(mirrors, visibility))
         if blind := mirrors.without_allocations():
-            text = (
-                "No agent reports which devices the vendor's device plugin allocated on"
-                f" {listed(blind, most=SHOWN_NODES)}: devices shown as free there may be in use by pods that you can't"
-                " see."
-            )
-            yield Unseen("devices of other pods", text)
+            text = "devices shown as free there may be in use by pods that you can't see."
+            on = f"the vendor's device plugin allocated on {listed(blind, most=SHOWN_NODES)}"
+            yield Unseen("devices of other pods", f"No agent reports which devices {on}: {text}")
 
 
 def _hidden_pods(mirrors: Mirrors, visibility: Visibility) -> str:

@@ -15,7 +15,7 @@ from msgspec import Struct, field, structs
 
 from deviceshare.cli.cluster import Target, explained, missing_right
 from deviceshare.cli.output import Cell, Grid, Part, Row, answer_with, group_name, joined, note, screen, styled, table
-from deviceshare.cli.parameters import complete_nodes, on_cluster, suggestion
+from deviceshare.cli.parameters import complete_nodes, no_such, on_cluster
 from deviceshare.cli.turns_table import turns_table
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import PodPart, parts
@@ -160,11 +160,10 @@ async def _look(api: "Api", namespace: str, node: str) -> tuple[list[NodeNow], l
     if nodes:
         return nodes, unseen
     if node:
-        near = await suggestion(api, NODE_DEVICES, node)
-        raise click.ClickException(f"{node} is not a shared node; list them with: kubectl get nodedevices{near}")
-    raise click.ClickException(
-        f"No node is shared; share one: kubectl label node NODE {contract.MODE_LABEL}={contract.MODE_SHARED}"
-    )
+        missing = f"{node} is not a shared node; list them with: kubectl get nodedevices"
+        raise await no_such(api, NODE_DEVICES, node, missing=missing)
+    share = f"kubectl label node NODE {contract.MODE_LABEL}={contract.MODE_SHARED}"
+    raise click.ClickException(f"No node is shared; share one: {share}")
 
 
 def _read(ledger: NodeDevices) -> NodeNow:

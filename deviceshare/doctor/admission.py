@@ -189,10 +189,9 @@ async def _left_policies(api: Cluster) -> list[Finding]:
     for name, pair in kinds.POLICIES.items():
         found, _ = await seen(api, pair.bindings, name)
         if found:
-            cure = (
-                f"{_UPGRADE} once more if that changed admission, so that one of both goes; policies of nobody's go"
-                f" with kubectl delete {pair.bindings.plural},{pair.policies.plural} {name}"
-            )
+            delete = f"kubectl delete {pair.bindings.plural},{pair.policies.plural} {name}"
+            cure = f"{_UPGRADE} once more if that changed admission, so that one of both goes; policies of nobody's go"
+            cure = f"{cure} with {delete}"
             findings.append(Finding(WARNING, f"the policy {name} is in force besides the webhooks", cure))
     return findings
 

@@ -224,9 +224,8 @@ def judge_pod(seen: Pod, release: str) -> list[Finding]:
     tried = next((each.message for each in seen.status.conditions if each.type == "PodScheduled"), None)
     if seen.placed_on:
         why = f": {seen.refusal.message}" if seen.refusal else ", nor said why"
-        what = (
-            f"deviceshare placed the canary on {seen.placed_on}, but {seen.spec.scheduler_name} has not bound it{why}"
-        )
+        unbound = f"{seen.spec.scheduler_name} has not bound it{why}"
+        what = f"deviceshare placed the canary on {seen.placed_on}, but {unbound}"
         cure = "see the logs of the cluster's kube-scheduler"
     elif seen.awaits_placement:
         what = "the canary is behind deviceshare's scheduling gate: the leader found no node for it, or none leads"
@@ -239,10 +238,8 @@ def judge_pod(seen: Pod, release: str) -> list[Finding]:
         mark, cure = UNTESTED, "name another namespace: --namespace NAME"
         what = f"something in {seen.metadata.namespace} holds pods back: the canary {behind_gates([seen])}"
     elif tried is None:
-        what = (
-            f"no kube-scheduler schedules pods of {contract.SCHEDULER_NAME}: the canary has no condition PodScheduled"
-        )
-        cure = scheduler
+        what = f"no kube-scheduler schedules pods of {contract.SCHEDULER_NAME}"
+        what, cure = f"{what}: the canary has no condition PodScheduled", scheduler
     elif "nodes are available" in tried:  # kube-scheduler's text when it has tried all of them
         what, cure = f"the canary was not placed: {tried}", "deviceshare inspect"
     else:

@@ -140,10 +140,8 @@ def judge(nodes: Sequence[Node], ledgers: Ledgers | None, release: str) -> Itera
         else:
             yield from about(names, WARNING, f"no group gets {each.named}: {each.reason}", each.cure)
     yield from _counted(nodes)
-    cure = (
-        "run the vendor's device plugin or deviceshare's agent there, or declare the devices: "
-        f"kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
-    )
+    declare = f"kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
+    cure = f"run the vendor's device plugin or deviceshare's agent there, or declare the devices: {declare}"
     yield from about(bare, WARNING, "shared, but without devices", cure)
     what = "shared, but without a ledger (NodeDevices), so no leader is running"
     yield from about(unbooked, PROBLEM, what, logs(release, contract.NAME))

@@ -111,8 +111,8 @@ def judge(user: str, denied: Sequence[Attributes]) -> list[Finding]:
     if not user:
         cure = (
             "ask an administrator for the ClusterRoles deviceshare-view (groups and devices) and deviceshare-edit (to"
-            " write groups); without nodes and other namespaces' pods, commands say what they leave out"
         )
+        cure = f"{cure} write groups); without nodes and other namespaces' pods, commands say what they leave out"
     mark = PROBLEM if user else WARNING
     return [Finding(mark, f"{user or 'you'} may not {listed(map(str, denied))}", cure)] if denied else []
 
