@@ -1,8 +1,4 @@
-"""What `inspect` shows: the picture of the cluster as tables that fit on a screen, for 3 nodes and for 300.
-
-Its troubles come with their cures. `--watch` draws it again at each change, from the mirrors that deviceshare decides
-with.
-"""
+"""What `inspect` shows: the picture of the cluster as tables that fit on a screen, for 3 nodes and for 300."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -66,8 +62,8 @@ def picture(seen: ClusterSnapshot, node: str) -> Picture:
 
 
 async def follow(api: Api, namespace: str, node: str, *, details: bool, wide: bool) -> None:
-    """Draws until cancelled: on a terminal over what was there, elsewhere below it. Pods are those of `namespace` where
-    the whole cluster's can't be listed. Once the cluster could be read, it is retried, and the drawing says so.
+    """Draws at each change until cancelled: on a terminal over what was there, elsewhere below it. Pods are those of
+    `namespace` where the whole cluster's can't be listed. Once read, it is retried, and the drawing says so.
     """
     async with asyncio.timeout(ANSWER_SECONDS):
         mirrors = await mirrored(api, namespace)
@@ -146,10 +142,7 @@ def _state(node: NodeView) -> str:
 
 
 def _who(node: NodeView, resource: str, devices: list[DeviceView], *, first: bool) -> Cell:
-    """Who has which devices, as `notebooks 0,1  shared 2 (11/16 GiB, 68%, 3 pods)  free 3`.
-
-    A device with a `!` is unhealthy or lost.
-    """
+    """As `notebooks 0,1  shared 2 (11/16 GiB, 68%, 3 pods)  free 3`; a device with a `!` is unhealthy or lost."""
     held: defaultdict[tuple[str, str], list[DeviceView]] = defaultdict(list)
     for device in devices:
         held[device.group, str(_holder(device))].append(device)

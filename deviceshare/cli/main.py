@@ -1,7 +1,6 @@
 """The root command, which imports a subcommand when it is named.
 
-Shell completion is click's: `eval "$(_DEVICESHARE_COMPLETE=bash_source deviceshare)"`, likewise for zsh and fish
-(https://click.palletsprojects.com/en/stable/shell-completion/).
+Shell completion is click's: https://click.palletsprojects.com/en/stable/shell-completion/
 """
 
 import sys
@@ -20,9 +19,7 @@ _OF_PACKAGES: Final = {
     "run": ("deviceshare.run", "deviceshare.cli.run"),
     "sandbox": ("deviceshare_sandbox", "deviceshare_sandbox.cli"),
 }
-"""Commands with a package of their own, which may be missing: the wheel and the image have no sandbox, the single-file
-CLI none of them.
-"""
+"""Commands with packages, which may be missing: wheel and image have no sandbox, the single-file CLI none of them."""
 _OURS: Final = ("doctor", "explain", "inspect", "plan", "rebind", "recover", "resize", "smi", "snapshot", "top", "turn")
 _COMMANDS: Final = {name: f"deviceshare.cli.{name}" for name in _OURS} | {
     name: home for name, (package, home) in _OF_PACKAGES.items() if find_spec(package)

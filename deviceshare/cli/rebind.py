@@ -108,11 +108,9 @@ async def ask(api: Cluster, name: str, namespace: str = "") -> str:
         raise click.ClickException(f"{subject} {verdict.obstacle}: {before.cure}")
     after = await poll(answer, doing=f"Waiting for other devices for {who}")
     if after is None:
-        look_at = (
-            f"kubectl get pods -A -l app.kubernetes.io/name={contract.NAME}, and the outcome with {before.outcome}"
-        )
+        see = f"kubectl get pods -A -l app.kubernetes.io/name={contract.NAME}"
         silent = f"deviceshare has not answered within {OUTCOME_SECONDS:g} s. It will when it runs"
-        raise click.ClickException(f"{silent}; see that with {look_at}")
+        raise click.ClickException(f"{silent}; see that with {see}, and the outcome with {before.outcome}")
     if kept := [each for each in verdict.broken if any(replacement.same(each, now) for now in after.claim.devices)]:
         what = f"{'' if is_group else 'its share of '}{described(kept)}, as nothing could replace it"
         raise click.ClickException(f"{subject} keeps {what}; see why with {before.outcome}")

@@ -216,10 +216,7 @@ async def _settings(api: Cluster) -> tuple[PodGuard, SharingLabels]:
 
 
 async def _visibility(api: Api, namespace: str) -> Visibility:
-    """Whether nodes, namespaces, and the pods of all namespaces or of this one, may be listed.
-
-    Where the API server doesn't say, everything is asked for, and its refusals are the answer.
-    """
+    """Whether nodes, namespaces, pods, or pods of this namespace may be listed; without an answer all are asked for."""
     asked = [("nodes", ""), ("namespaces", ""), ("pods", ""), ("pods", namespace)]
     rights = [Attributes("list", "", resource, namespace=where) for resource, where in asked]
     try:

@@ -116,10 +116,7 @@ async def examine(api: Cluster, namespace: str, release: str) -> Verdict:
 
 
 async def examine_gpu(api: Cluster, namespace: str, ours: Installation, image: str) -> Verdict:
-    """Runs a GPU canary in `namespace`, with `image` or that of our Deployment. Raises ApiError.
-
-    None is sent where it has no image, the API server would refuse it, or it could open nothing.
-    """
+    """Runs a GPU canary, by default with our Deployment's image, if it could open something. Raises ApiError."""
     own, obstacle = ours.container(contract.NAME), None
     image, name = image or (own.image if own else ""), ours.flag("runtime-class")
     if not image:
@@ -165,9 +162,8 @@ async def _follow(api: Cluster, namespace: str, release: str, name: str, resourc
         return seen, [NOTHING_FREE]  # another group took the last device meanwhile
     if findings := judge_pod(seen, release):
         return seen, findings
-    known = await polled(
-        lambda: api.get(GROUPS, name), lambda group: not judge_group(group, seen, release), STATUS_SECONDS
-    )
+    look = partial(api.get, GROUPS, name)
+    known = await polled(look, lambda group: not judge_group(group, seen, release), STATUS_SECONDS)
     return seen, judge_group(known, seen, release)
 
 

@@ -1,8 +1,4 @@
-"""Nodes, their ledgers, groups and pods: what keeps devices from groups, and pods waiting.
-
-What deviceshare decides with is judged here: objects that can't be read, labels with slips, shared nodes without
-devices, where each node's devices come from and who else allocates them, and pods that no change of nodes helps.
-"""
+"""Nodes, their ledgers, groups and pods: what keeps devices from groups, and pods waiting."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -214,10 +210,7 @@ def _sources(node: Node, status: LedgerStatus) -> dict[str, set[str]]:
 
 
 def judge_inventory(shared: Sequence[Node], ledgers: Ledgers) -> Iterator[Finding]:
-    """One finding for nodes with a device plugin and a DRA driver, one for those whose devices DRA may give to others.
-
-    And one for each double claim or allocation, and each ledger with devices to be held, or without room for much more.
-    """
+    """Devices that DRA or a device plugin may allocate, too; double claims; ledgers not held, or without much room."""
     published = {node.metadata.name: _status(node, ledgers).published for node in shared}
     counted = {node.metadata.name: node.status.allocatable for node in shared}
     both = [name for name, each in published.items() if any(is_some(counted[name].get(r)) for r in each.resources)]

@@ -36,10 +36,7 @@ PERSON: Final = (
 
 
 def needed(ours: Installation, *, dra: bool = False) -> list[Attributes]:
-    """The rights that deviceshare with these flags needs: the rules of the chart's templates/rbac/.
-
-    `dra`: where the API server serves dynamic resource allocation.
-    """
+    """The rights that deviceshare with these flags needs, as in the chart's templates/rbac/; `dra`: whether served."""
     namespace, roles = ours.namespace, (ours.flag("roles") or ",".join(ROLES)).split(",")
     holds, handover = ours.flag("dra-holds") == "on", ours.flag("dra-handover") == "on"
     rights = [
@@ -103,10 +100,7 @@ async def examine_own(api: Api, ours: Installation) -> Verdict:
 
 
 def judge(user: str, denied: Sequence[Attributes]) -> list[Finding]:
-    """A problem where it is deviceshare's user, which needs each of these rights at some time.
-
-    A warning where it is the person who asks, "": that a person may not create groups may be intended.
-    """
+    """A problem of deviceshare's user, which needs each right at some time; of the person who asks, "", a warning."""
     cure = "helm upgrade the release with rbac.create=true, or kubectl apply the rules in docs/reference/rbac.md"
     if not user:
         cure = (
