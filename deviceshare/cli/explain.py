@@ -143,11 +143,9 @@ class _Workload(NamedObject, frozen=True):
     status: _WorkloadConditions = _WorkloadConditions()
 
 
-_APIS: Final = {"apps/v1": ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"), "batch/v1": ("Job",)}
 _WORKLOADS: Final = {
-    kind: Kind(api, kind, f"{kind.lower()}s", _Workload, namespaced=True)
-    for api, every in _APIS.items()
-    for kind in every
+    kind: Kind("batch/v1" if kind == "Job" else "apps/v1", kind, f"{kind.lower()}s", _Workload, namespaced=True)
+    for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job")
 }
 
 

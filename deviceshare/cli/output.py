@@ -37,8 +37,7 @@ TABLE, WIDE, JSON, YAML = "table", "wide", "json", "yaml"
 
 Cell = str | Text
 """A text as it is, or with colours."""
-Grid = Table
-Part = Cell | Grid
+Part = Cell | Table
 """What is printed one below the other."""
 Row = tuple[Cell, ...]
 """The cells of one line of a table."""
@@ -82,12 +81,12 @@ def joined(*parts: Cell, between: str = "") -> Text:
     return Text(between).join(part if isinstance(part, Text) else styled(part) for part in parts)
 
 
-def table(columns: Sequence[str], rows: Iterable[Row]) -> Grid:
+def table(columns: Sequence[str], rows: Iterable[Row]) -> Table:
     """A table as kubectl prints them: no lines, names of columns in capitals, none where all are empty.
 
     Where the terminal has room for it, only the last column is wrapped, so that no name in the others is broken.
     """
-    made = Grid(box=None, pad_edge=False, show_header=any(columns), header_style="bold", padding=(0, 2, 0, 0))
+    made = Table(box=None, pad_edge=False, show_header=any(columns), header_style="bold", padding=(0, 2, 0, 0))
     lines = list(rows)
     others = [max(map(cell_len, map(str, cells))) for cells in zip_longest(columns, *lines, fillvalue="")][:-1]
     unbroken = sum(others) + 2 * len(others) + _NARROWEST <= FilteringConsole().width
@@ -130,9 +129,9 @@ def folded(
     return [*made, styled(f"and {count}{f' ({detail})' if detail else ''}; all: -d", "dim")]
 
 
-def indented(rows: Iterable[Row]) -> Grid:
+def indented(rows: Iterable[Row]) -> Table:
     """A table without a head, two columns to the right."""
-    made = Grid(box=None, pad_edge=True, show_header=False, padding=(0, 0, 0, 2))
+    made = Table(box=None, pad_edge=True, show_header=False, padding=(0, 0, 0, 2))
     for row in rows:
         made.add_row(*row)
     return made

@@ -14,7 +14,7 @@ import click
 from msgspec import Struct, field, structs
 
 from deviceshare.cli.cluster import Target, explained, missing_right
-from deviceshare.cli.output import Cell, Grid, Part, Row, answer_with, group_name, joined, note, screen, styled, table
+from deviceshare.cli.output import Cell, Part, Row, answer_with, group_name, joined, note, screen, styled, table
 from deviceshare.cli.parameters import complete_nodes, no_such, on_cluster
 from deviceshare.cli.turns_table import turns_table
 from deviceshare.domain import contract
@@ -117,7 +117,7 @@ def _drawn(nodes: list[NodeNow], trouble: str = "") -> list[Part]:
     return [*([cluster_table(answered)] if answered else []), *(["", *turns] if turns else []), *lines]
 
 
-def cluster_table(nodes: list[NodeNow]) -> Grid:
+def cluster_table(nodes: list[NodeNow]) -> Part:
     """The devices of nodes whose agents answered: a line for each, and below it one for each of its processes."""
     columns = ("NODE", "DEVICE", "UTIL", "MEMORY (MiB)", "GROUP / POD", "CONTAINER", "MODEL / PROCESS", "PID", "")
     rows: list[Row] = []

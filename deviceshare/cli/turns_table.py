@@ -3,9 +3,9 @@
 `top` shows what the agents answer now, `inspect` what they reported last in NodeDevices.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from deviceshare.cli.output import Cell, Part, Row, age, folded, group_name, in_unit, joined, natural, styled, tabled
 from deviceshare.domain import contract
@@ -28,17 +28,16 @@ def turns_table(queues: Iterable[tuple[str, TurnQueue]], shown: int | None) -> l
 
     def rows(each: tuple[str, TurnQueue]) -> Iterator[Row]:
         node, queue = each
-        holder = _player_now(queue.holder) if queue.holder else None
-        return _rows(queue.group, node, holder, [*map(_player_now, queue.waiting)], len(queue.waiting))
+        return _rows(queue.group, node, queue, _player_now, len(queue.waiting))
 
     return folded(queues, tabled(_COLUMNS, rows), shown, "group", urgency=lambda each: -len(each[1].waiting))
 
 
-def _player_now(player: TurnHolder | TurnWaiter) -> Row:
+def _player_now(player: TurnWaiter) -> Row:
+    unit, size = in_unit(player.seconds)
     state: Cell = _WAITS
     if isinstance(player, TurnHolder):
         state = _has_it(f"{player.lost:.0f} s" if player.lost else "", asked=player.asked)
-    unit, size = in_unit(player.seconds)
     return player.pod, state, f"{player.seconds / size:.0f}{unit}", str(player.priority)
 
 
@@ -46,13 +45,15 @@ def reported_turns_table(nodes: Iterable[NodeView], shown: int | None, now: date
     """The table of what agents reported, and which of them have stopped reporting."""
 
     def rows(each: tuple[str, TurnView]) -> Iterator[Row]:
-        (node, turn), holder = each, each[1].holder
-        waiting = [_player_then(waits, _WAITS, now) for waits in turn.waiting]
-        if holder is None:
-            return _rows(turn.of, node, None, waiting, turn.waiting_count)
-        lost = (age(holder.lost_since, now) or "some time") if holder.lost_since else ""
-        state = _has_it(lost, asked=holder.asked)
-        return _rows(turn.of, node, _player_then(holder, state, now), waiting, turn.waiting_count)
+        node, turn = each
+
+        def player(each: TurnPlayer) -> Row:
+            lost = (age(each.lost_since, now) or "some time") if each.lost_since else ""
+            state = _has_it(lost, asked=each.asked) if each is turn.holder else _WAITS
+            gone = styled(" (no such pod)" if each.gone else "", "red")
+            return each.pod, joined(state, gone), age(each.since, now), str(each.priority)
+
+        return _rows(turn.of, node, turn, player, turn.waiting_count)
 
     with_turns = [node for node in sorted(nodes, key=lambda node: natural(node.name)) if node.turns]
     queues = [(node.name, turn) for node in with_turns for turn in node.turns]
@@ -71,21 +72,16 @@ def reported_turns_table(nodes: Iterable[NodeView], shown: int | None, now: date
     return parts
 
 
-def _player_then(player: TurnPlayer, state: Cell, now: datetime) -> Row:
-    gone = styled(" (no such pod)" if player.gone else "", "red")
-    return player.pod, joined(state, gone), age(player.since, now), str(player.priority)
-
-
 def _has_it(lost: str, *, asked: bool) -> Cell:
     """The state of a holder; `lost` is for how long it has been out of contact."""
     state = styled(f"lost contact {lost} ago", "red") if lost else styled("has it", "green")
     return joined(state, " (asked to end)" if asked else "")
 
 
-def _rows(of: str, node: str, holder: Row | None, waiting: list[Row], in_all: int) -> Iterator[Row]:
+def _rows(of: str, node: str, queue: TurnQueue | TurnView, player: Callable[[Any], Row], in_all: int) -> Iterator[Row]:
     nobody = styled("-", "dim"), styled(_NO_HOLDER, "yellow"), "", ""
-    yield group_name(of), node, *(holder or nobody)
-    for each in waiting:
-        yield "", "", *each
-    if rest := in_all - len(waiting):
+    yield group_name(of), node, *(player(queue.holder) if queue.holder else nobody)
+    for each in queue.waiting:
+        yield "", "", *player(each)
+    if rest := in_all - len(queue.waiting):
         yield "", "", f"and {rest} more", styled("waits" if rest == 1 else "wait", "yellow"), "", ""

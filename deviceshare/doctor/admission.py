@@ -69,37 +69,31 @@ async def mode(api: Cluster, ours: Installation) -> str:
 async def examine(api: Cluster, ours: Installation, by: str) -> Verdict:
     """Checks the webhook configurations or the policies in the cluster."""
     if by == settings.POLICIES:
-        return "bound, strict, and of this release", [*await _policies(api, ours), *await _left_webhooks(api)]
-    return "configured, with a CA that is valid", [*await _webhooks(api, ours), *await _left_policies(api)]
+        left = await _webhooks(api, ours, served=False)
+        return "bound, strict, and of this release", [*await _policies(api, ours), *left]
+    return "configured, with a CA that is valid", [*await _webhooks(api, ours, served=True), *await _left_policies(api)]
 
 
 # Webhooks
 
 
-async def _webhooks(api: Cluster, ours: Installation) -> list[Finding]:
+async def _webhooks(api: Cluster, ours: Installation, *, served: bool) -> list[Finding]:
+    """What the configurations lack; or, where policies admit pods, which are left, though no replica answers them."""
     findings, ignored = [], _ignored(ours)
     for kind, names in zip(kinds.WEBHOOK_CONFIGURATIONS, _shipped(), strict=True):
-        found, unseen = await seen(api, kind, contract.NAME, f"the {kind.kind} {contract.NAME}")
+        whole = f"{kind.kind} {contract.NAME}"
+        found, unseen = await seen(api, kind, contract.NAME, f"the {whole}" if served else f"whether a {whole} is left")
         findings += unseen
-        if found:
+        if found and served:
             wanted = [name for name in names if ours.agents or name != OF_AGENTS]
             findings += judge_webhooks(kind.kind, found, wanted, datetime.now(UTC))
             findings += judge_left_out(found, ignored)
-        elif not unseen:
-            findings.append(_missing_webhooks(f"{kind.kind} {contract.NAME} is missing", names))
-    return findings
-
-
-async def _left_webhooks(api: Cluster) -> list[Finding]:
-    """Configurations that remain where policies admit pods: no replica answers them."""
-    findings = []
-    for kind in kinds.WEBHOOK_CONFIGURATIONS:
-        found, unseen = await seen(api, kind, contract.NAME, f"whether a {kind.kind} {contract.NAME} is left")
-        findings += unseen
-        if found:
-            what = f"{kind.kind} {contract.NAME} is left, but deviceshare serves no webhooks (--admission=policies)"
+        elif found:
+            what = f"{whole} is left, but deviceshare serves no webhooks (--admission=policies)"
             cure = f"kubectl delete {kind.plural} {contract.NAME}"
             findings.append(Finding(PROBLEM, f"{what}: the API server refuses what it can't ask them about", cure))
+        elif served and not unseen:
+            findings.append(_missing_webhooks(f"{whole} is missing", names))
     return findings
 
 
