@@ -126,23 +126,21 @@ def recorded(mirrors: Mirrors) -> bytes:
         (kinds.NAMESPACES, mirrors.namespaces.values() if mirrors.namespaces else ()),
         (kinds.PODS, (*mirrors.pods.values(), *mirrors.others.values())),
     )
-    items = [_document(kind, each) for kind, objects in known for each in objects]
+    items = [
+        {"apiVersion": kind.api_version, "kind": kind.kind, **_pruned(msgspec.to_builtins(each))}
+        for kind, objects in known
+        for each in objects
+    ]
     made = {"annotations": {f"{contract.PREFIX}snapshot": f"deviceshare {__version__}, {timestamps.now()}"}}
     listing = {"apiVersion": "v1", "kind": "List", "metadata": made, "items": items}
     return msgspec.json.format(msgspec.json.encode(listing), indent=1)
 
 
-def _document(kind: Kind[Any], found: Any) -> dict[str, Any]:
-    """The object without what is unset, or can't be read."""
-
-    def pruned(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: pruned(each) for key, each in value.items() if each is not None}
-        return [pruned(each) for each in value] if isinstance(value, list) else value
-
-    body = pruned(msgspec.to_builtins(found))
-    body["metadata"].pop("unreadable", None)
-    return {"apiVersion": kind.api_version, "kind": kind.kind, **body}
+def _pruned(value: Any) -> Any:
+    """Without what is unset. Which fields can't be read stays, so that they hide the same in a replay."""
+    if isinstance(value, dict):
+        return {key: _pruned(each) for key, each in value.items() if each is not None}
+    return [_pruned(each) for each in value] if isinstance(value, list) else value
 
 
 class Still(Cache[T]):

@@ -42,3 +42,11 @@ def test_an_object_is_read_as_it_was(kind: Kind[Any], where: str, found: Any) ->
     [body] = written(**{where: [found]})
     assert (body.pop("apiVersion"), body.pop("kind")) == (kind.api_version, kind.kind)
     assert decoder_of(kind.type).decode(json.dumps(body).encode()) == found
+
+
+def test_an_object_that_cant_be_read_hides_the_same_in_a_replay() -> None:
+    """Else the devices that it may hold would be free there."""
+    node = decoder_of(NODES.type).salvage(b'{"metadata": {"name": "n1"}, "status": {"allocatable": {"x": [1]}}}')
+    [body] = written(nodes=[node])
+    assert node.metadata.unreadable is not None
+    assert decoder_of(NODES.type).decode(json.dumps(body).encode()).metadata.unreadable == node.metadata.unreadable
