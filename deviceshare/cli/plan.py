@@ -108,12 +108,12 @@ def _everywhere(seen: ClusterSnapshot, new: Manifests) -> Iterator[Pod]:
     """The pods, with one for each shared node that a DaemonSet's template matches."""
     for pod in new.pods:
         known = pod if seen.visibility.nodes else without_affinity(pod)
-        if pod.metadata.key not in new.daemons:
+        if pod.metadata.key in new.daemons:
+            spec, nodes = known.spec, seen.fleet.shared_nodes()
+            able = (node.metadata.name for node in nodes if admits(spec.node_selector, spec.affinity, node))
+            yield from (pod_on(known, name) for name in able)
+        else:
             yield known
-            continue
-        for node in seen.fleet.shared_nodes():
-            if admits(known.spec.node_selector, known.spec.affinity, node):
-                yield pod_on(known, node.metadata.name)
 
 
 def view(plan: Plan, *, details: bool) -> list[out.Part]:

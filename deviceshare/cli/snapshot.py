@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Object)
 
 SHOWN_NODES: Final = 3
+_file = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
 
 class ClusterSnapshot(NamedTuple):
@@ -96,12 +97,7 @@ Examples:
 Exit codes: 0 written, 1 failed, 2 wrong flags.""",
 )
 @click.option(
-    "-f",
-    "--filename",
-    "file",
-    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    default="-",
-    help="Where to write it; - is standard output.  [default: -]",
+    "-f", "--filename", "file", type=_file, default="-", help="Where to write it; - is standard output.  [default: -]"
 )
 @on_cluster
 def snapshot(target: Target, file: Path) -> None:

@@ -109,10 +109,9 @@ def pod(name: str, image: str = "") -> dict[str, Any]:
 async def examine(api: Cluster, namespace: str, release: str) -> Verdict:
     """Runs a canary that runs nothing, in `namespace`. Raises ApiError."""
     findings = judge_leftovers(await api.list(GROUPS, label_selector=SELECTOR))
-    if resource := await free(api):
-        said, found = await _run(api, namespace, release, resource)
-        return said, [*findings, *found]
-    return "", [*findings, NOTHING_FREE]
+    resource = await free(api)
+    said, found = await _run(api, namespace, release, resource) if resource else ("", [NOTHING_FREE])
+    return said, [*findings, *found]
 
 
 async def examine_gpu(api: Cluster, namespace: str, ours: Installation, image: str) -> Verdict:

@@ -109,11 +109,10 @@ def judge_lease(name: str, namespace: str, *, renewed: bool | None, deployed: bo
     if renewed is None and not deployed:
         what = f"deviceshare doesn't run in {namespace}: there is neither a Deployment nor a leader"
         return [Finding(PROBLEM, what, "helm install it, or name its namespace with --release-namespace NAME")]
-    fate = "nobody holds" if renewed is None else "nobody renews"
-    who, consequence = contract.NAME, "statuses and ledgers stand still"
+    what = f"nobody {'holds' if renewed is None else 'renews'} the Lease {namespace}/{name}"
     if name == contract.SCHEDULER_NAME:
-        who, consequence = "kube-scheduler", "no pod of a group is placed"
-    return [Finding(PROBLEM, f"{fate} the Lease {namespace}/{name}: {consequence}", logs(namespace, who))]
+        return [Finding(PROBLEM, f"{what}: no pod of a group is placed", logs(namespace, "kube-scheduler"))]
+    return [Finding(PROBLEM, f"{what}: statuses and ledgers stand still", logs(namespace, contract.NAME))]
 
 
 def judge_agents(found: Rollout | None, namespace: str) -> list[Finding]:

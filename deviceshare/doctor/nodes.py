@@ -161,12 +161,9 @@ def _slips(nodes: Iterable[Node]) -> Iterator[Finding]:
             if slip:
                 slips[f"{key}={value}"].append(node.metadata.name)
     for label, names in sorted(slips.items()):
-        key = label.partition("=")[0]
-        if key == contract.MODE_LABEL:
-            yield from about(names, WARNING, f"the label {label} shares nothing", _SHARE)
-        else:
-            cure = f"{_SHARE}; kubectl label node NODE {key}-"
-            yield from about(names, WARNING, f"the label {label} has no meaning", cure)
+        ours, key = label.startswith(f"{contract.MODE_LABEL}="), label.partition("=")[0]
+        cure = _SHARE if ours else f"{_SHARE}; kubectl label node NODE {key}-"
+        yield from about(names, WARNING, f"the label {label} {'shares nothing' if ours else 'has no meaning'}", cure)
 
 
 def _counted(nodes: Iterable[Node]) -> Iterator[Finding]:
@@ -188,7 +185,7 @@ def summary(shared: Iterable[Node], ledgers: Ledgers) -> str:
     found = _Found(list)
     for node in shared:
         for source, resources in _sources(node, _status(node, ledgers)).items():
-            found[f"{listed(sorted(resources))} from {source}"].append(node.metadata.name)
+            found[f"{listed(resources)} from {source}"].append(node.metadata.name)
     return "; ".join(f"{what}: {listed(names)}" for what, names in sorted(found.items()))
 
 
@@ -288,7 +285,7 @@ def judge_placement(pods: Iterable[Pod], *, gates: bool) -> Iterator[Finding]:
         return ours and not pod.spec.scheduling_gates if gates else pod.awaits_placement
 
     known = list(pods)
-    if left := sorted(pod.metadata.key for pod in known if pod.pending and of_the_other(pod)):
+    if left := [pod.metadata.key for pod in known if pod.pending and of_the_other(pod)]:
         other = "a kube-scheduler of deviceshare's" if gates else "deviceshare to lift its scheduling gate"
         what = f"{listed(left)} wait for {other}, as this was before `placement` was changed"
         yield Finding(WARNING, what, "delete and recreate the pods")
