@@ -157,9 +157,10 @@ async def examine(api: Cluster, ours: Installation) -> Verdict:
     """Compares NVIDIA's stack with the flags of our Deployment, where it was found. Raises ApiError."""
     try:
         await api.get(CRDS, f"{kinds.CLUSTER_POLICIES.plural}.nvidia.com")
-        policies = await api.list(kinds.CLUSTER_POLICIES)
     except NotFound:
         policies = []  # There is no GPU operator.
+    else:
+        policies = await api.list(kinds.CLUSTER_POLICIES)
     stack = Stack(
         machines=await _machines(api),
         classes=await api.list(kinds.RUNTIME_CLASSES),
