@@ -36,7 +36,7 @@ PASSED_THROUGH = ("kube/api.py", "kube/connection.py", "loops/replica/guarded_cl
 _HELPERS = frozenset(
     f"loops/{each}"
     for each in (
-        "protocol/claiming.py write_claims",
+        "protocol/bind.py write_claims",
         "protocol/holders.py _write",
         "protocol/holders.py fence",
         "leader/releaser.py Releaser._write_finalizers",

@@ -7,7 +7,7 @@ BOUNDARIES = ("before", "after")
 
 POINTS: dict[str, tuple[str, ...]] = {
     # Bind, for groups and shares.
-    "PATCH nodedevices protocol/claiming.py _claim": ("groups", "shares", "quota", "idle", "share-rebind"),
+    "PATCH nodedevices protocol/bind.py _claim": ("groups", "shares", "quota", "idle", "share-rebind"),
     "PATCH shareddevicegroups/status protocol/holders.py settle": ("groups", "quota", "wiped-status"),
     "POST pods/binding protocol/bind.py post_binding": ("groups", "shares", "rebind"),
     "PATCH devicequotas/status protocol/reserve.py _write": ("quota",),
@@ -90,7 +90,7 @@ ELSEWHERE: dict[str, str] = {
     "protocol/reserve.py reserve 1": "no write: it calls _write",
     "protocol/reserve.py reserve 2": "no write: it calls _write",
     "protocol/reserve.py recount 2": "no write: it calls _write",
-    "protocol/claiming.py write_claims": "named by who calls it",
+    "protocol/bind.py write_claims": "named by who calls it",
     "protocol/holders.py fence": "named by who calls it",
     "protocol/holders.py _write": "named by who calls it",
     "leader/releaser.py _write_finalizers": "named by who calls it",

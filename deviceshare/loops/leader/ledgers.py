@@ -33,7 +33,7 @@ from deviceshare.loops.kinds import NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
 from deviceshare.loops.ports import NotFound, ObjectChange, Subject
 from deviceshare.loops.protocol import repair
-from deviceshare.loops.protocol.claiming import write_claims
+from deviceshare.loops.protocol.bind import write_claims
 from deviceshare.loops.queue import Later
 from deviceshare.loops.shared_read import SharedRead
 

@@ -26,8 +26,7 @@ from deviceshare.loops.kinds import NODE_DEVICES, PODS, RESOURCE_QUOTAS
 from deviceshare.loops.leader.context import ClaimKey, ControllerContext, UnchangedSince, own_key
 from deviceshare.loops.ports import ApiError, Forbidden, ObjectChange, Unavailable
 from deviceshare.loops.protocol import rebind as protocol
-from deviceshare.loops.protocol.bind import BIND_SECONDS
-from deviceshare.loops.protocol.claiming import write_claims
+from deviceshare.loops.protocol.bind import BIND_SECONDS, write_claims
 from deviceshare.loops.protocol.holders import OnUnwritable, ignore
 from deviceshare.loops.protocol.rebind import Answer
 

@@ -59,9 +59,7 @@ async def settle(
 ) -> Group:
     """Bind's step 4: binds the group to the node, if nobody wrote it since it was read (before L was).
 
-    `token` is that of the claim; `said` are further fields of the status, for people.
-
-    The loser leaves its claim where it is: the winner may be using it, and a collector finds what nobody uses.
+    `token` is that of the claim; `said` are further fields of the status, for people. The loser leaves its claim.
     """
     bound = {"phase": BOUND, "nodeName": node, "selectedDevices": selected(devices), "claimToken": token or None}
     return await _write(cluster, group, {**(said or {}), **bound})
@@ -95,19 +93,15 @@ class BindStop(NamedTuple):
     """How a leader stops the binds of pending pods that are under way: it writes the pods, and it waits."""
 
     wait: Callable[[Any], Awaitable[None]]
-    """Called with a mark, or the state of a claim; returns once that has stood for as long as a bind may take, so that
-    every bind that began before it has ended or given up."""
+    """Called with a mark, or the state of a claim; returns once that has stood for as long as a bind may take."""
     on_unwritable: OnUnwritable = ignore
     compares: bool = False
     """Whether every API server refuses a Binding whose pod was written since (bind.compares)."""
 
     async def __call__(self, cluster: Cluster, pods: Iterable[Pod], mark: str) -> bool:
-        """Touches those of the pods that are pending, and waits out their binds; whether there were any.
+        """Touches those of the pods that are pending, and waits out their binds; whether there were any: list again.
 
         Where all took the touch and the API server `compares` versions, nothing is left to be waited for.
-
-        From here on nobody writes such a pod who read the ledger before the mark. One may have done so meanwhile: list
-        them again.
         """
         pending = [pod for pod in pods if pod.pending]
         fenced = [await fence_pod(cluster, pod, mark, self.on_unwritable) for pod in pending]
@@ -119,10 +113,8 @@ class BindStop(NamedTuple):
 async def fence_pod(cluster: Cluster, pod: Pod, mark: str, on_unwritable: OnUnwritable) -> bool:
     """Makes every Binding fail that was decided before the mark was written, where the API server compares versions.
 
-    Once is enough: the pod then bears the mark. Where somebody else wrote the pod since it was listed, they have done
-    as much. A stranger's pod may refuse the annotation: its annotations fill what Kubernetes allows, or a webhook is
-    against it, or away. Then its status is written, for which neither counts. A pod that refuses that, too, holds up
-    nobody: False says that binds of it rest on time, as those of all pods do before Kubernetes 1.23.
+    Where somebody else wrote the pod since it was listed, they have done as much. A stranger's pod may refuse the
+    annotation, which is full, or a webhook's; for its status neither counts. False: it refuses that, too.
     """
     if pod.metadata.annotations.get(contract.BIND_FENCE) == mark:
         return True

@@ -22,7 +22,7 @@ from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import HOLDS, NODE_DEVICES
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 from deviceshare.loops.protocol import holders
-from deviceshare.loops.protocol.claiming import new_mark, write_claims
+from deviceshare.loops.protocol.bind import new_mark, write_claims
 from deviceshare.loops.protocol.holders import BindStop
 
 

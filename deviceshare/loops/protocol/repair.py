@@ -24,7 +24,7 @@ from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, HOLDS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Undecodable
 from deviceshare.loops.protocol import holders
-from deviceshare.loops.protocol.claiming import new_mark, write_claims
+from deviceshare.loops.protocol.bind import new_mark, write_claims
 
 
 class Evidence(NamedTuple):
@@ -48,9 +48,7 @@ async def fill(
 ) -> tuple[NodeDevices, list[Holding]]:
     """Writes the claims of all who live on the node into its new ledger, which was missing or came from elsewhere.
 
-    It names no devices yet: nothing in it is free. An earlier one may have been lost with claims that only binds and
-    updates of pods know which are under way. So where there may be any they are waited out first, by the UID of this
-    very ledger. Returns the ledger, and the holdings that contradict others and were left out.
+    Returns the ledger, and the holdings that contradict others and were left out.
 
     Args:
         gather: `evidence`, or a share in one that begins after this call.
@@ -75,9 +73,8 @@ async def restore_claims(
 ) -> NodeDevices:
     """Writes claims that can't be read again, all in one write, from what groups and live pods say that they hold.
 
-    A CRD of an older release pruned them, or a person edited them. Nobody joins by such a claim, as if it were marked;
-    so once the binds have ended that read it before, who lives nowhere holds nothing, and its claim is dropped. What
-    contradicts other claims stays as it is. The arguments are as for `fill`; the wait is by these very claims.
+    The claim of who lives nowhere is dropped. What contradicts other claims stays as it is. The arguments are as for
+    `fill`; the wait is by these very claims.
     """
     hidden = seen.hidden_claims
     await wait_out_binds((seen.metadata.uid, hidden))
@@ -90,8 +87,8 @@ async def restore_claims(
 def _held(seen: NodeDevices, found: Evidence, claims: Mapping[str, Claim]) -> tuple[dict[str, Claim], list[Holding]]:
     """The claims of all who hold devices of the node, by these claims or by the evidence, and what contradicts others.
 
-    A release may be under way by a mark that was lost. So groups' claims bear a new mark: collect takes it away, once
-    that release can't commit any more. Raises Undecodable where what somebody holds there may be what can't be read.
+    Groups' claims bear a new mark: a release may be under way by one that was lost. Raises Undecodable where what
+    somebody holds there may be what can't be read.
     """
     node = seen.node
     for group in found.groups:
@@ -117,10 +114,7 @@ def _marked(claim: Claim, mark: str, token: str) -> Claim:
 
 
 async def readopt(cluster: Cluster, name: str) -> Group | None:
-    """Restores the node of a group whose status was wiped, from its live pods and their claim; the group as written.
-
-    None when there is nothing to repair or the pods contradict each other.
-    """
+    """Restores the node of a group whose status was wiped, from its live pods and their claim; the group as written."""
     group = await find(cluster, GROUPS, name)
     if group is None or group.node or group.deleting:
         return None
@@ -160,11 +154,9 @@ async def _settle(cluster: Cluster, group: Group, node: str, claim: Claim) -> Gr
 
 
 async def name_claim(cluster: Cluster, name: str) -> Group | None:
-    """Writes the token of a bound group's claim into its status, where another is there, or none.
+    """Writes the token of a bound group's claim into its status, where another is there, or none; the group as written.
 
     So it is where a version of deviceshare bound the group that knows no tokens, or where somebody changed the status.
-    The claim is the only one that the group has on its node, and who takes the group from there writes it first.
-    Returns the group as written, or None.
     """
     group = await find(cluster, GROUPS, name)
     if group is None or not group.node:

@@ -37,8 +37,7 @@ from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Cluster, Conflict, Mirror, ObjectChange
 from deviceshare.loops.protocol import bind, holders, reserve
-from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDING_SECONDS, Moved, Refused
-from deviceshare.loops.protocol.claiming import WantedClaim, claim_all, wanted_devices, wanted_share
+from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDING_SECONDS, Moved, Refused, WantedClaim
 from deviceshare.loops.shared_read import SharedRead
 
 log = structlog.get_logger(__name__)
@@ -222,7 +221,7 @@ class Binder:
         settled: Group | None = None
         try:
             await self._reserve(group)
-            ledger = await self._claim(wanted_devices(request, token=secrets.token_hex(8)), node)
+            ledger = await self._claim(bind.wanted_devices(request, token=secrets.token_hex(8)), node)
             token = ledger.claims[group.uid].token
             devices = bind.joinable(ledger, group.holder, token)
             said = self._said(group, node, ledger, pod)
@@ -259,7 +258,7 @@ class Binder:
         if shares := allocation.choose_shares(request.share, request.strategy, self._fleet.rooms(node, within)):
             self._fleet.assume(uid, Assumption(node, shares=shares, within=within))
         try:
-            return await self._claim(wanted_share(request, partial(self._fleet.opaque, node)), node)
+            return await self._claim(bind.wanted_share(request, partial(self._fleet.opaque, node)), node)
         finally:
             self._fleet.forget(uid)
 
@@ -338,7 +337,7 @@ class SharedClaims:
             return
         try:
             wanted, known = [each.wanted for each in waiting], self._ledgers.get(node)
-            ledger, refused = await claim_all(self._cluster, wanted, node, known, on_conflict=self._on_conflict)
+            ledger, refused = await bind.claim_all(self._cluster, wanted, node, known, on_conflict=self._on_conflict)
         except Exception as error:  # noqa: BLE001 - everybody who asked raises it
             for each in waiting:
                 each.answer = error

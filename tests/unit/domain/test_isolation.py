@@ -20,7 +20,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.handover import share_annotations
 from deviceshare.domain.placement.join_obstacles import request_of
-from deviceshare.loops.protocol.claiming import _choose_share
+from deviceshare.loops.protocol.bind import _choose_share
 from tests.unit.domain.objects import GPU, a_fleet, a_node
 from tests.unit.domain.test_shown_shares import GIB, a_shared_ledger, bound, part, sharing
 

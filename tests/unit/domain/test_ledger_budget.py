@@ -24,8 +24,8 @@ from deviceshare.domain.placement.handover import share_annotations
 from deviceshare.domain.placement.join_obstacles import Namespaces, pod_obstacle, request_of
 from deviceshare.domain.placement.ledger_budget import BUDGET, FAIR, MAX_CLAIM
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.loops.protocol import claiming
-from deviceshare.loops.protocol.claiming import WantedClaim, claim_all
+from deviceshare.loops.protocol import bind
+from deviceshare.loops.protocol.bind import WantedClaim, claim_all
 from tests.unit.domain.objects import GPU, a_group, a_node, a_share_pod, a_sharing_container, gpus
 from tests.unit.loops.live import LiveCluster
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -312,7 +312,7 @@ async def test_a_bind_that_filter_let_through_is_refused_at_a_full_ledger() -> N
     cluster = LiveCluster()
     status = msgspec.to_builtins(a_ledger({}).status)
     cluster.put(NODE_DEVICES, {"metadata": {"name": "n1"}, "spec": stored(a_ledger(ONE))["spec"], "status": status})
-    mine, other = (claiming.wanted_share(a_request(namespace)) for namespace in ("a", "b"))
+    mine, other = (bind.wanted_share(a_request(namespace)) for namespace in ("a", "b"))
     found = await claim_all(cluster, [mine, WantedClaim("uid-of-other", other.choose)], "n1")
     assert found.refused[UID].kind is ReasonKind.LEDGER_FULL
     assert found.refused.keys() == {UID}

@@ -17,8 +17,16 @@ from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.loops.ports import Conflict, Undecodable
-from deviceshare.loops.protocol.bind import Moved, Refused, after_conflict, joinable, lift, read_ledger
-from deviceshare.loops.protocol.claiming import WantedClaim, claim_all
+from deviceshare.loops.protocol.bind import (
+    Moved,
+    Refused,
+    WantedClaim,
+    after_conflict,
+    claim_all,
+    joinable,
+    lift,
+    read_ledger,
+)
 from tests.unit.domain.objects import GPU, a_group, a_ledger, gpus
 
 TEAM = a_group()

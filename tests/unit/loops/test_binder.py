@@ -17,9 +17,8 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.join_obstacles import not_injected
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import ApiError, Conflict, ObjectChange, Unavailable
-from deviceshare.loops.protocol import bind, claiming
-from deviceshare.loops.protocol.bind import Refused
-from deviceshare.loops.protocol.claiming import claim_all
+from deviceshare.loops.protocol import bind
+from deviceshare.loops.protocol.bind import Refused, claim_all
 from tests.unit.domain.objects import GPU, INJECTED
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now
@@ -260,7 +259,7 @@ async def test_a_group_that_changed_its_mind_does_not_get_its_old_claim() -> Non
         world = scheduler.world
         group = world.group("a", 2)
         world.pod("p", "a")
-        await claim_all(scheduler.cluster, [claiming.wanted_devices(group.request, token="t1")], "n1")
+        await claim_all(scheduler.cluster, [bind.wanted_devices(group.request, token="t1")], "n1")
         scheduler.cluster.edit(GROUPS, "a", {"spec": {"resources": {GPU: 1}}})
         await asyncio.sleep(1)
         assert "is being released" in await scheduler.bind("p", "n1")

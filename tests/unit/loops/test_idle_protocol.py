@@ -6,8 +6,8 @@ A release may begin at any time, by several leaders, whether its group is idle o
 from typing import Any
 
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.protocol import claiming, holders
-from deviceshare.loops.protocol.claiming import claim_all
+from deviceshare.loops.protocol import bind, holders
+from deviceshare.loops.protocol.bind import claim_all
 from deviceshare.loops.protocol.release import Cause, Outcome
 from tests.unit.loops.histories import CARELESS, GROUP_NAMES, USUAL, HistoryWorld, Move, many, schedules
 from tests.unit.loops.model import Actor
@@ -130,7 +130,7 @@ def test_a_claim_that_lost_lets_nobody_join_who_read_the_group_before_its_releas
     left = world.cluster.read(GROUPS, "a")
     assert left is not None
     for token, node in (("lost", "n1"), ("won", "n2")):
-        Actor(token, claim_all(world.cluster, [claiming.wanted_devices(left.request, token=token)], node)).finish()
+        Actor(token, claim_all(world.cluster, [bind.wanted_devices(left.request, token=token)], node)).finish()
     ledger = world.cluster.read(NODE_DEVICES, "n2")
     assert ledger is not None
     Actor(

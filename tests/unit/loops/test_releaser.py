@@ -9,9 +9,8 @@ from structlog.testing import capture_logs
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Unavailable
-from deviceshare.loops.protocol import claiming
-from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDS_OVER_SECONDS
-from deviceshare.loops.protocol.claiming import claim_all, new_mark
+from deviceshare.loops.protocol import bind
+from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDS_OVER_SECONDS, claim_all, new_mark
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, a_bound_group, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now
@@ -124,7 +123,7 @@ async def test_a_share_of_a_pod_that_waits_elsewhere_is_free_at_once_where_versi
         await soon(lambda: world.open("n1"))
         request = request_of(world.share("s", 30), None)
         assert request is not None
-        await claim_all(world.cluster, [claiming.wanted_share(request)], "n1")
+        await claim_all(world.cluster, [bind.wanted_share(request)], "n1")
         await asyncio.sleep(BIND_SECONDS - 1)
         assert world.holders("n1") == {"ns/s": "0"}
         await soon(lambda: world.holders("n1") == {}, 2)
@@ -166,7 +165,7 @@ async def test_a_claim_whose_bind_died_is_released_within_30_seconds() -> None:
         await soon(lambda: world.open("n1"))
         group = world.group("team")
         world.pod("a", "team", refused=True)
-        await claim_all(world.cluster, [claiming.wanted_devices(group.request, token="t1")], "n1")
+        await claim_all(world.cluster, [bind.wanted_devices(group.request, token="t1")], "n1")
         claimed = now()
         await asyncio.sleep(BIND_SECONDS - 1)
         assert world.holders("n1") == {"team": "0,1"}
@@ -184,7 +183,7 @@ async def test_a_claim_that_lost_the_race_is_released() -> None:
         await soon(lambda: world.open("n1") and world.open("n2"))
         group = world.group("team")
         world.pod("a", "team")
-        await claim_all(world.cluster, [claiming.wanted_devices(group.request, token="t2")], "n2")
+        await claim_all(world.cluster, [bind.wanted_devices(group.request, token="t2")], "n2")
         await world.bind("a", "n1")
         await soon(lambda: world.holders("n2") == {}, 0.5)
         assert world.holders("n1") == {"team": "0,1"}
@@ -275,7 +274,7 @@ async def test_a_fresh_claim_of_an_unbound_group_is_left_alone() -> None:
     async with led_world() as world:
         await soon(lambda: world.open("n1"))
         group = world.group("team")
-        await claim_all(world.cluster, [claiming.wanted_devices(group.request, token="t1")], "n1")
+        await claim_all(world.cluster, [bind.wanted_devices(group.request, token="t1")], "n1")
         await asyncio.sleep(BIND_SECONDS - 1)
         assert world.holders("n1") == {"team": "0,1"}
 
@@ -395,7 +394,7 @@ async def test_a_share_that_is_bound_between_two_looks_of_its_release_keeps_its_
         pod = world.share("s", 30)
         request = request_of(pod, None)
         assert request is not None
-        await claim_all(world.cluster, [claiming.wanted_share(request)], "n1")
+        await claim_all(world.cluster, [bind.wanted_share(request)], "n1")
         reads = 0
 
         def bound_late(verb: str, plural: str, name: str) -> None:
@@ -425,12 +424,12 @@ async def test_a_claim_that_is_recreated_before_the_mirror_shows_it_gone_is_coll
         await soon(lambda: world.open("n1"))
         request = request_of(world.share("s", 30), None)
         assert request is not None
-        await claim_all(world.cluster, [claiming.wanted_share(request)], "n1")
+        await claim_all(world.cluster, [bind.wanted_share(request)], "n1")
         await asyncio.sleep(1)
         ledgers = world.cluster.mirrors[NODE_DEVICES.plural]
         ledgers.deaf = True
         await soon(lambda: world.holders("n1") == {}, 60)
-        await claim_all(world.cluster, [claiming.wanted_share(request)], "n1")
+        await claim_all(world.cluster, [bind.wanted_share(request)], "n1")
         ledgers.deaf = False
         ledgers.set("n1", world.ledger("n1"))
         assert world.holders("n1") == {"ns/s": "0"}

@@ -13,7 +13,7 @@ from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import GPU_PERCENT, POD, Holder, Share
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.protocol import claiming, repair
+from deviceshare.loops.protocol import bind, repair
 from deviceshare.loops.protocol.holders import BindStop
 from deviceshare.loops.protocol.release import Cause, Outcome, release
 from tests.unit.domain.objects import GPU, a_group, a_ledger, a_share_pod, gpus
@@ -89,12 +89,12 @@ def test_a_share_does_not_use_what_its_pod_claimed_of_another_groups_devices() -
     assert request is not None
     holder = Holder(pod.metadata.uid, POD, pod.metadata.key)
     empty = a_ledger("n1", {GPU: 2}, team=gpus(0), old=gpus(1))
-    mine = claiming.wanted_share(request).choose(empty)
+    mine = bind.wanted_share(request).choose(empty)
     assert isinstance(mine, Claim)
     for within, usable in ((group.uid, True), ("uid-of-old", False)):
         left = Claim(pod=holder.name, shares=mine.shares, within=within)
         empty.claims[holder.uid] = left
-        found = claiming.wanted_share(request).choose(empty)
+        found = bind.wanted_share(request).choose(empty)
         assert (found == left) is usable
         if isinstance(found, Reason):
             assert found.kind is ReasonKind.CLAIM_RELEASING

@@ -16,7 +16,7 @@ from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.protocol import repair
-from deviceshare.loops.protocol.claiming import claim_all, wanted_share
+from deviceshare.loops.protocol.bind import claim_all, wanted_share
 from deviceshare.loops.protocol.holders import BindStop
 from deviceshare.loops.protocol.release import release
 from tests.unit.domain.objects import GPU, a_sharing_container

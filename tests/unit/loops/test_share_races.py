@@ -14,7 +14,7 @@ from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT, Request
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.protocol import repair
-from deviceshare.loops.protocol.claiming import Claimed, claim_all, wanted_share
+from deviceshare.loops.protocol.bind import Claimed, claim_all, wanted_share
 from deviceshare.loops.protocol.holders import BindStop
 from deviceshare.loops.protocol.release import Outcome, release
 from tests.unit.domain.objects import GPU, a_sharing_container

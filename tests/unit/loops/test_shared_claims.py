@@ -14,8 +14,7 @@ from deviceshare.domain.objects.shares import GROUP, Holder, Request, Share
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Conflict, Unavailable
-from deviceshare.loops.protocol.bind import Refused
-from deviceshare.loops.protocol.claiming import wanted_devices, wanted_share
+from deviceshare.loops.protocol.bind import Refused, wanted_devices, wanted_share
 from deviceshare.loops.replica.binder import SharedClaims
 from tests.unit.domain.objects import GPU, a_share_pod
 from tests.unit.loops.live import LiveCluster
