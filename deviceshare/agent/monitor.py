@@ -34,8 +34,7 @@ from deviceshare.domain.objects.usage import (
     ShareMemory,
     Usage,
 )
-from deviceshare.loops.api_objects import node_subject
-from deviceshare.loops.kinds import NODE_DEVICES
+from deviceshare.loops.kinds import NODE_DEVICES, node_subject
 from deviceshare.loops.ports import NotFound
 from deviceshare.loops.queue import Queue
 

@@ -26,8 +26,7 @@ from deviceshare.domain.device_health.violations import (
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.wording import listed
-from deviceshare.loops.api_objects import node_subject
-from deviceshare.loops.kinds import PODS
+from deviceshare.loops.kinds import PODS, node_subject
 from deviceshare.loops.ports import Conflict, NotFound, Subject
 from deviceshare.loops.queue import Queue
 

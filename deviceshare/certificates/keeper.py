@@ -14,8 +14,7 @@ from msgspec import Struct
 from deviceshare.certificates import issuance
 from deviceshare.certificates.rotation import Authority, Lifetimes, Served, Trust, advance, signer
 from deviceshare.domain.contract import PREFIX
-from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import SECRETS, WEBHOOK_CONFIGURATIONS, Secret, WebhookConfiguration
+from deviceshare.loops.kinds import SECRETS, WEBHOOK_CONFIGURATIONS, Secret, WebhookConfiguration, find
 from deviceshare.loops.ports import Cluster, Kind
 from deviceshare.loops.queue import Later, Queue
 

@@ -1,10 +1,14 @@
-"""The kinds of API objects that deviceshare reads and writes, and the Structs they are decoded to."""
+"""The kinds of API objects that deviceshare reads and writes: the Structs they are decoded to, and what is done to one.
+
+An object that may be gone is found, a pod annotated by its version, and the subject of an Event named.
+"""
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.device_quota import DeviceQuota
@@ -12,9 +16,12 @@ from deviceshare.domain.objects.groups import Group, NamespaceObject
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.pod_spec import TERMINAL
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
-from deviceshare.loops.ports import Kind
+from deviceshare.loops.ports import Cluster, Kind, NotFound, Subject
+
+T = TypeVar("T")
 
 
 class LeaseSpec(Struct, frozen=True, rename="camel"):
@@ -228,3 +235,63 @@ POLICIES: Final[Mapping[str, PolicyKinds]] = {
     "deviceshare-node-devices": VALIDATING,
 }
 """deviceshare's own; the last is needed only where agents run."""
+
+
+async def find(cluster: Cluster, kind: Kind[T], name: str, namespace: str = "") -> T | None:
+    """The object, read fresh; None where there is no such object. Raises ApiError."""
+    try:
+        return await cluster.get(kind, name, namespace)
+    except NotFound:
+        return None
+
+
+async def annotate(cluster: Cluster, pod: Pod, annotations: Mapping[str, str | None]) -> Pod | None:
+    """The pod with these annotations changed; None where it is gone.
+
+    Raises:
+        Conflict: somebody else wrote the pod since it was read.
+        ApiError: the pod could not be written.
+    """
+    meta = pod.metadata
+    body = {"metadata": {"resourceVersion": meta.resource_version, "annotations": annotations}}
+    try:
+        return await cluster.patch(PODS, meta.name, body, namespace=meta.namespace)
+    except NotFound:
+        return None
+
+
+def says_the_same(old: Pod, new: Pod) -> bool:
+    """Whether nothing of the pod has changed by which anything is decided here.
+
+    Most changes of a pod that runs are its kubelet's, of its conditions and of its containers' statuses; and of one
+    that waits kube-scheduler's, of the words of its refusal.
+    """
+    return (
+        old.spec == new.spec
+        and replace(old.metadata, resource_version="") == replace(new.metadata, resource_version="")
+        and (old.status == new.status or (old.left_out == new.left_out and _decisive(old) == _decisive(new)))
+    )
+
+
+def _decisive(pod: Pod) -> object:
+    status, refusal = pod.status, pod.refusal
+    if pod.placed_on or status.phase in TERMINAL:
+        return status
+    every = (status.container_statuses, status.init_container_statuses)
+    allocated = [(each.name, each.allocated_resources) for statuses in every for each in statuses or ()]
+    running = {"container_statuses": None, "init_container_statuses": None, "ephemeral_container_statuses": None}
+    return replace(status, conditions=[], **running), allocated, refusal and refusal.reason
+
+
+def subject_of(obj: Group | NodeDevices | Node | Pod) -> Subject:
+    """The object as the subject of an Event."""
+    meta = obj.metadata
+    if isinstance(obj, Node):
+        return node_subject(meta.name)
+    kind: Kind[Any] = PODS if isinstance(obj, Pod) else GROUPS if isinstance(obj, Group) else NODE_DEVICES
+    return Subject(kind, meta.name, meta.namespace, meta.uid)
+
+
+def node_subject(name: str) -> Subject:
+    """Events about nodes carry the name as UID, as the kubelet's do: `kubectl describe node` looks for that."""
+    return Subject(NODES, name, uid=name)

@@ -21,8 +21,7 @@ from msgspec import Struct
 
 from deviceshare import timestamps
 from deviceshare.domain import contract
-from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import LEASES, Lease
+from deviceshare.loops.kinds import LEASES, Lease, find
 from deviceshare.loops.ports import ApiError, Cluster, Conflict, NotFound
 
 log = structlog.get_logger(__name__)

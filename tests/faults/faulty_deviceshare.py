@@ -31,7 +31,7 @@ from deviceshare.run import cluster_metrics
 from deviceshare_sandbox.syscalls import die_with_parent
 
 _ROOT = str(Path(deviceshare.__file__).parent) + os.sep
-PASSED_THROUGH = ("kube/api.py", "kube/connection.py", "loops/replica/guarded_cluster.py", "loops/api_objects.py")
+PASSED_THROUGH = ("kube/api.py", "kube/connection.py", "loops/replica/guarded_cluster.py", "loops/kinds.py")
 """Ways on which a write goes; who decided it is named instead."""
 _HELPERS = frozenset(
     f"loops/{each}"

@@ -17,8 +17,7 @@ from deviceshare.domain.objects.pods import SHARE_KEY, Pod
 from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.handover import HandoverSetting
-from deviceshare.loops.api_objects import subject_of
-from deviceshare.loops.kinds import PODS
+from deviceshare.loops.kinds import PODS, subject_of
 from deviceshare.loops.ports import ApiError, Cluster, Conflict, Mirror, NotFound, ObjectChange, Recorder
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from deviceshare.loops.protocol.holders import BindStop

@@ -18,7 +18,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GROUP, Holder, Request
 from deviceshare.domain.placement import shared_resources
 from deviceshare.domain.placement.resource_pools import DraView
-from deviceshare.loops.api_objects import annotate, says_the_same
+from deviceshare.loops.kinds import annotate, says_the_same
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.gates import Placer

@@ -15,8 +15,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.replacement import covers
 from deviceshare.domain.wording import listed
-from deviceshare.loops.api_objects import find, subject_of
-from deviceshare.loops.kinds import NODE_DEVICES, PODS
+from deviceshare.loops.kinds import NODE_DEVICES, PODS, find, subject_of
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.ports import ObjectChange
 from deviceshare.loops.protocol import holders, repair

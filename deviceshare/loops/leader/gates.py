@@ -17,8 +17,7 @@ from deviceshare.domain.objects.pods import UNSCHEDULABLE, Pod
 from deviceshare.domain.placement.join_obstacles import BEHIND_OUR_GATE, missing, pod_obstacle, request_of
 from deviceshare.domain.placement.node_choice import Choice, Occupancy, alike, choose_node, in_turn
 from deviceshare.domain.placement.shared_resources import capacity_patch, lacking
-from deviceshare.loops.api_objects import subject_of
-from deviceshare.loops.kinds import NODES
+from deviceshare.loops.kinds import NODES, subject_of
 from deviceshare.loops.leader.context import ControllerContext, LeadersBinder, UnchangedSince, WaitingEvents, in_pauses
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import ApiError, NotFound, ObjectChange

@@ -19,8 +19,7 @@ from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.node_choice import barred
-from deviceshare.loops.api_objects import find, subject_of
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, find, subject_of
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.ports import ObjectChange
 from deviceshare.loops.protocol import repair

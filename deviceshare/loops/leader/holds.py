@@ -30,8 +30,7 @@ from deviceshare.domain.placement.holds import Hold
 from deviceshare.domain.placement.join_obstacles import pod_obstacle
 from deviceshare.domain.placement.node_choice import Occupancy, choose_node, in_turn
 from deviceshare.domain.placement.resource_pools import DraView
-from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import HOLDS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.kinds import HOLDS, NODE_DEVICES, NODES, PODS, find
 from deviceshare.loops.leader.context import ClaimKey, ControllerContext, LeadersBinder, in_pauses, own_key
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import ApiError, Conflict, NotFound, ObjectChange

@@ -28,8 +28,7 @@ from deviceshare.domain.placement.inventory import Offer, take
 from deviceshare.domain.placement.join_obstacles import claimed_twice
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.domain.wording import listed
-from deviceshare.loops.api_objects import find, subject_of
-from deviceshare.loops.kinds import NODE_DEVICES, NODES, PODS
+from deviceshare.loops.kinds import NODE_DEVICES, NODES, PODS, find, subject_of
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
 from deviceshare.loops.ports import NotFound, ObjectChange, Subject
 from deviceshare.loops.protocol import repair

@@ -19,7 +19,7 @@ from deviceshare.domain.placement.join_obstacles import pod_obstacle, request_of
 from deviceshare.domain.placement.node_choice import in_turn
 from deviceshare.domain.placement.preemption import NEVER, Holders, MadeRoom, fits_somewhere, make_room, priority_of
 from deviceshare.domain.wording import listed
-from deviceshare.loops.api_objects import annotate, subject_of
+from deviceshare.loops.kinds import annotate, subject_of
 from deviceshare.loops.leader.context import ClaimKey, ControllerContext, UnchangedSince, in_pauses
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import Conflict, NotFound, ObjectChange, Unavailable

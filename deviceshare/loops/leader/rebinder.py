@@ -21,8 +21,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import current
 from deviceshare.domain.placement.replacement import awaits, by_cdi, pod_changes, still_held
 from deviceshare.domain.placement.resizing import counts_shares, judge
-from deviceshare.loops.api_objects import find, subject_of
-from deviceshare.loops.kinds import NODE_DEVICES, PODS, RESOURCE_QUOTAS
+from deviceshare.loops.kinds import NODE_DEVICES, PODS, RESOURCE_QUOTAS, find, subject_of
 from deviceshare.loops.leader.context import ClaimKey, ControllerContext, UnchangedSince, own_key
 from deviceshare.loops.ports import ApiError, Forbidden, ObjectChange, Unavailable
 from deviceshare.loops.protocol import rebind as protocol

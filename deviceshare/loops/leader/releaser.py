@@ -38,8 +38,7 @@ from deviceshare.domain.placement.holds import hold_of, is_kept, taken_by_others
 from deviceshare.domain.placement.join_obstacles import pod_obstacle
 from deviceshare.domain.placement.node_choice import barred, is_lost, leaves_cordoned, left_behind, moves
 from deviceshare.domain.wording import listed
-from deviceshare.loops.api_objects import find, subject_of
-from deviceshare.loops.kinds import GROUPS, NODES
+from deviceshare.loops.kinds import GROUPS, NODES, find, subject_of
 from deviceshare.loops.leader.context import ClaimKey, ControllerContext, UnchangedSince, own_key
 from deviceshare.loops.ports import NotFound, ObjectChange
 from deviceshare.loops.protocol import holders

@@ -15,8 +15,7 @@ from deviceshare.domain.admission.drafts import concerns
 from deviceshare.domain.objects.groups import EVERYTHING
 from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.loops.api_objects import find, subject_of
-from deviceshare.loops.kinds import JOBS
+from deviceshare.loops.kinds import JOBS, find, subject_of
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince, WaitingEvents
 from deviceshare.loops.ports import Forbidden, Kind, ObjectChange, Subject
 from deviceshare.loops.queue import Backoff, Later, RateLimit

@@ -33,7 +33,7 @@ from deviceshare.domain.objects.pods import UNSCHEDULABLE, Pod
 from deviceshare.domain.objects.shares import POD, Holder, Request, ShareRequest
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.domain.placement.node_choice import ruled_out
-from deviceshare.loops.api_objects import annotate
+from deviceshare.loops.kinds import annotate
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.ports import ApiError, Conflict, ObjectChange
 from deviceshare.loops.protocol.holders import REFUSALS

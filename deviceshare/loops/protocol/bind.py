@@ -27,8 +27,7 @@ from deviceshare.domain.placement.handover import as_claimed, too_long_for_cdi
 from deviceshare.domain.placement.holds import digest
 from deviceshare.domain.placement.join_obstacles import counted_only, joining_obstacle, ledger_fault, not_claimable
 from deviceshare.domain.placement.node_choice import pinned_to
-from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import HOLDS, NODE_DEVICES, PODS
+from deviceshare.loops.kinds import HOLDS, NODE_DEVICES, PODS, find
 from deviceshare.loops.ports import Cluster, Conflict, NotFound, Undecodable
 
 BIND_SECONDS = 8.0

@@ -12,8 +12,7 @@ from deviceshare.domain.objects.devices import Devices, selected
 from deviceshare.domain.objects.groups import BOUND, PENDING, Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import POD, Holder
-from deviceshare.loops.api_objects import annotate, find
-from deviceshare.loops.kinds import GROUPS, PODS
+from deviceshare.loops.kinds import GROUPS, PODS, annotate, find
 from deviceshare.loops.ports import ApiError, Cluster, Conflict, Forbidden, Invalid, NotFound, TooLarge, Unavailable
 
 REFUSALS = (Forbidden, Invalid, TooLarge)

@@ -15,8 +15,7 @@ from deviceshare.domain.objects.shares import Holder
 from deviceshare.domain.placement import replacement
 from deviceshare.domain.placement.holds import unheld
 from deviceshare.domain.placement.replacement import Replacement, rebind_patch
-from deviceshare.loops.api_objects import annotate, find
-from deviceshare.loops.kinds import NODE_DEVICES
+from deviceshare.loops.kinds import NODE_DEVICES, annotate, find
 from deviceshare.loops.ports import Cluster, Forbidden, Invalid
 from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.bind import list_holds, write_claims

@@ -18,8 +18,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.resource_slices import ResourceClaim
 from deviceshare.domain.placement import holds
 from deviceshare.domain.placement.holds import Json
-from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import HOLDS, NODE_DEVICES
+from deviceshare.loops.kinds import HOLDS, NODE_DEVICES, find
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.bind import new_mark, write_claims

@@ -20,8 +20,7 @@ from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.holdings import Holding
 from deviceshare.domain.placement.holds import hold_of, is_allocated
 from deviceshare.domain.placement.rooms import used
-from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import GROUPS, HOLDS, NODE_DEVICES, PODS
+from deviceshare.loops.kinds import GROUPS, HOLDS, NODE_DEVICES, PODS, find
 from deviceshare.loops.ports import Cluster, Undecodable
 from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.bind import new_mark, write_claims

@@ -11,8 +11,7 @@ from deviceshare.domain.objects.device_quota import DeviceQuota, Reservation, qu
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.shares import GROUP, Holder
-from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS
+from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, find
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.bind import Refused

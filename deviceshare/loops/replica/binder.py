@@ -33,8 +33,7 @@ from deviceshare.domain.placement.fleet import Assumption, Fleet
 from deviceshare.domain.placement.handover import annotations_of, share_annotations
 from deviceshare.domain.placement.holds import not_held, unheld
 from deviceshare.domain.placement.join_obstacles import elsewhere, left_out, missing, pod_obstacle, request_of
-from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import PODS
+from deviceshare.loops.kinds import PODS, find
 from deviceshare.loops.ports import Cluster, Conflict, Mirror, ObjectChange
 from deviceshare.loops.protocol import bind, holders, reserve
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDING_SECONDS, Moved, Refused, WantedClaim

@@ -9,7 +9,7 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import request_of
-from deviceshare.loops.api_objects import says_the_same
+from deviceshare.loops.kinds import says_the_same
 from deviceshare.loops.ports import Mirror, ObjectChange
 
 

@@ -11,8 +11,7 @@ from contextlib import suppress
 import structlog
 
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.loops.api_objects import subject_of
-from deviceshare.loops.kinds import PODS
+from deviceshare.loops.kinds import PODS, subject_of
 from deviceshare.loops.ports import Cluster, Mirror, NotFound, ObjectChange, Recorder
 from deviceshare.loops.queue import Queue
 

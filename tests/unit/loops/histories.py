@@ -19,8 +19,7 @@ from deviceshare.domain.objects.devices import devices_of
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, as_json, new_ledger
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS, find
 from deviceshare.loops.protocol import repair
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS, binds_over
 from deviceshare.loops.protocol.holders import BindStop

@@ -13,8 +13,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import OUT_OF_SERVICE
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.node_choice import is_lost
-from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS, find
 from deviceshare.loops.leader.releaser import stays_on_lost_node
 from deviceshare.loops.ports import ApiError
 from deviceshare.loops.protocol.holders import BindStop

@@ -8,8 +8,7 @@ import pytest
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.loops.api_objects import says_the_same
-from deviceshare.loops.kinds import PODS
+from deviceshare.loops.kinds import PODS, says_the_same
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import a_bound_group, led_world
 from tests.unit.loops.model import Raw, _merge
