@@ -29,7 +29,6 @@ class LeaseSpec(Struct, frozen=True, rename="camel"):
 
     holder_identity: str = ""
     lease_duration_seconds: int = 0
-    acquire_time: str | None = None
     renew_time: str | None = None
     lease_transitions: int = 0
 
@@ -49,7 +48,6 @@ class Event(Struct, frozen=True, rename="camel"):
     reason: str = ""
     message: str = ""
     count: int = 0
-    first_timestamp: str | None = None
     last_timestamp: str | None = None
 
 

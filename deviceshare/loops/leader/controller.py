@@ -1,7 +1,6 @@
 """The controller: the leader's loops."""
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 from deviceshare.domain import contract
 from deviceshare.domain.objects.device_quota import DeviceQuota, Reservation, counted
 from deviceshare.domain.objects.groups import Group, NamespaceObject
-from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
+from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GROUP, Holder, Request
@@ -111,15 +110,14 @@ class QuotaCounts:
         # What was counted stays while nobody knows what should be.
         sure = not quota.counts_all
         known = [group for group in self._context.groups.values() if sure and not group.metadata.unreadable]
-        labelled = [group for group in known if quota.matches(group.metadata.labels)]
-        bound = [group for group in labelled if group.node and not quota.holds(group)]
-        for uid, reservation in quota.status.reservations.items() if sure else ():
+        bound = [each for each in known if quota.matches(each.metadata.labels) and each.node and not quota.holds(each)]
+        for uid, reservation in held.items() if sure else ():
             wait = self._wait(quota, uid, reservation)
             if wait == 0.0:
                 suspects.append(uid)
             elif wait:
                 rest = min(rest or wait, wait)
-        if suspects or bound or counted(quota, quota.status.reservations, complete=sure) != quota.status:
+        if suspects or bound or counted(quota, held, complete=sure) != quota.status:
             written = await reserve.recount(self._context.cluster, name, suspects=suspects, bound=bound)
             for uid in suspects:
                 self._unbound_since.forget((name, uid))
@@ -355,8 +353,7 @@ class Controller:
 async def gradual_subscription(mirror: Mirror[Any], watcher: Watcher) -> AsyncIterator[None]:
     """Reports each object first as an addition, and then every change, as `Mirror.subscribe` does, a few at a time.
 
-    Entered when all existing objects have been reported. A mirror reports them all at once: ten thousand would keep the
-    event loop, which answers webhooks, for half a second.
+    Ten thousand at once would keep the event loop for half a second. Entered when all of them have been reported.
     """
     unreported = {obj.metadata.key: None for obj in mirror.values()}  # in their order
 
@@ -368,9 +365,7 @@ async def gradual_subscription(mirror: Mirror[Any], watcher: Watcher) -> AsyncIt
 
     mirror.subscribe(report)
     try:
-        for number in itertools.count(1):
-            if not unreported:
-                break
+        while unreported:
             key = next(iter(unreported))
             del unreported[key]
             try:
@@ -378,7 +373,7 @@ async def gradual_subscription(mirror: Mirror[Any], watcher: Watcher) -> AsyncIt
             except Exception:
                 # As a mirror does: one object must not keep the leader from all others.
                 log.exception("Watcher failed on an existing object", key=key)
-            if number % AT_ONCE == 0:
+            if len(unreported) % AT_ONCE == 0:
                 await asyncio.sleep(0)
         yield
     finally:
@@ -416,15 +411,14 @@ def _offers_no_more(new: NodeDevices, old: NodeDevices) -> bool:
     """Whether claims were added or marked, if anything: the most frequent changes, by which nothing comes free."""
     if new.metadata.fault != old.metadata.fault or _told(new) != _told(old):
         return False
-    return all(_holds_on(new.claims.get(uid), claim) for uid, claim in old.claims.items())
+    for uid, before in old.claims.items():
+        now = new.claims.get(uid)
+        marked = now and now.releasing and replace(before, releasing=now.releasing, token=now.token)
+        if now is None or now not in (before, marked):
+            return False
+    return True
 
 
 def _told(ledger: NodeDevices) -> LedgerStatus:
     """What the ledger says of its devices, but for the lines that are for people."""
     return replace(ledger.status, reasons="", total="", free="", held="")
-
-
-def _holds_on(now: Claim | None, before: Claim) -> bool:
-    if now is None or now == before:
-        return now is not None
-    return bool(now.releasing) and now == replace(before, releasing=now.releasing, token=now.token)

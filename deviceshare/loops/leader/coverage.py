@@ -4,7 +4,6 @@ It happens when a ledger is edited by hand, or when evidence contradicted itself
 never be allocated while a pod uses it, so what is free is claimed; the rest is for a person to decide.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 import structlog
@@ -62,12 +61,7 @@ class Coverage:
             self.queue.add(change.key)  # Mostly claims were added, if anything.
 
     async def _check(self, node: str) -> None:
-        """Claims what live pods and bound groups of the node hold without a claim, and reports what can't be claimed.
-
-        Raises:
-            Conflict: another writer changed the ledger; retry.
-            ApiError: a request failed; retry.
-        """
+        """Claims what live pods and bound groups of the node hold without a claim, and reports what can't be."""
         ledger, holding = self._context.ledgers.get(node), self._context.index.holding[node]
         if ledger is None:
             self._remember(node, [pod for pod in holding if pod.metadata.uid in self._reported.get(node, ())])
@@ -75,7 +69,7 @@ class Coverage:
         meta = ledger.metadata
         if not ledger.filled or meta.unreadable or (meta.deletion_timestamp and not ledger.claims):
             return
-        if not (_uncovered(holding, ledger) or self._unclaimed(ledger)):
+        if all(_covered(pod, ledger) for pod in holding) and not self._unclaimed(ledger):
             self._remember(node, [])
             return
         # The ledger first: a pod bound after it was read has a claim that makes our write fail.
@@ -86,7 +80,7 @@ class Coverage:
         groups = [await holders.read_group(self._context.cluster, group.holder) for group in self._unclaimed(ledger)]
         pods = await self._context.cluster.list(PODS, label_selector=contract.GROUP)
         here = [pod for pod in pods if pod.node == node and _by_right(pod)]
-        uncovered = _uncovered(here, ledger)
+        uncovered = [pod for pod in here if not _covered(pod, ledger)]
         using = {pod.holder_uid for pod in uncovered if pod.group} | {pod.share_uid for pod in uncovered if pod.shares}
         bound = {group.uid: group for group in groups if group and group.node == node}
         for uid in sorted((using | bound.keys()) - ledger.claims.keys()):
@@ -131,10 +125,6 @@ def _told(ledger: NodeDevices) -> tuple[object, ...]:
 
 def _by_right(pod: Pod) -> bool:
     return pod.lives and bool(pod.holder_uid) and not pod.impostor
-
-
-def _uncovered(pods: Iterable[Pod], ledger: NodeDevices) -> list[Pod]:
-    return [pod for pod in pods if not _covered(pod, ledger)]
 
 
 def _covered(pod: Pod, ledger: NodeDevices) -> bool:

@@ -1,8 +1,7 @@
 """Scheduling gates: the leader chooses the nodes of pods behind deviceshare's gate, claims, and lifts it (decision 16).
 
-It stands in for a kube-scheduler of ours in clusters that allow none: pods are taken in the order of
-kube-scheduler's queue, one decision after the other, while the writes of earlier ones are under way. Each decision
-counts what those have taken in memory. The claim protocol decides, whatever is believed here.
+Pods are taken in the order of kube-scheduler's queue, one decision after the other, while the writes of earlier ones
+are under way. Each decision counts what those have taken in memory.
 """
 
 import asyncio
@@ -116,10 +115,9 @@ class Placer:
 
     async def close(self) -> None:
         """Ends what is being placed. What was claimed for it is found by the next leader."""
-        tasks = list(self._placing.values())
-        for task in tasks:
+        for task in self._placing.values():
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._placing.values(), return_exceptions=True)
 
     async def _decide(self, _: str) -> None:
         now, waits, soonest = self._context.clock(), False, AGAIN_SECONDS
@@ -211,11 +209,8 @@ class UnschedulablePods:
     """The reconciler of pods that were placed where kube-scheduler finds no place: they lead back to a decision.
 
     A gate that was lifted can't be put back, nor a node affinity be loosened. So a pod that is unschedulable for longer
-    than a moment, and that a controller would recreate, is deleted as it is: it never ran. The new one is behind a gate
-    again, and is kept from this node for a while. A pod whose group lives on the node with others has no other choice
-    and stays; one without a controller is for a person to recreate.
-
-    Keyed by `namespace/name`. Which nodes to avoid another leader would learn by one more try.
+    than a moment, and that a controller would recreate, is deleted as it is: it never ran. The new one is kept from
+    this node for a while, which another leader would learn by one more try. Keyed by `namespace/name`.
     """
 
     def __init__(self, context: ControllerContext, releaser: Releaser) -> None:
@@ -293,9 +288,8 @@ class UnschedulablePods:
             return
         self._deleted.fail(_subject(pod))
         log.warning("Deleted pod that did not fit", pod=key, node=pod.node, uid=pod.metadata.uid)
-        said = pod.refusal.message if pod.refusal else ""
-        text = "deleted, so that its controller recreates it and it is placed elsewhere"
-        text = f"{text}: kube-scheduler found no place for it on node {pod.node}: {said}"
+        text = "deleted, so that its controller recreates it and it is placed elsewhere: kube-scheduler found no place"
+        text = f"{text} for it on node {pod.node}: {pod.refusal.message if pod.refusal else ''}"
         self._context.recorder.warn(subject_of(pod), "FailedPlacement", text)
 
 

@@ -1,9 +1,8 @@
 """The reconciler of groups: writes their statuses, and records Events for what changed.
 
-A status is written only when something in it is wrong. A transition is written at once; everything else (which pods,
-what is in the way) waits for its turn before it is even looked at, so that 500 pods don't make 500 writes. A write to
-an unbound group makes a bind of it that is under way retry: so a group whose pods have not been refused yet is left
-alone for a moment. So is one that was just bound, until its first pod is: the bind said already what is then so.
+A transition is written at once; everything else (which pods, what is in the way) waits for its turn before it is even
+looked at, so that 500 pods don't make 500 writes. A write to an unbound group makes a bind of it that is under way
+retry: so a group whose pods have not been refused yet is left alone for a moment, and so is one that was just bound.
 """
 
 import asyncio
@@ -157,10 +156,7 @@ class GroupStatuses:
             self._record(group, condition)
 
     def _begins_or_ends(self, group: Group) -> bool:
-        """Whether its first pod got its devices, or its last one ended: by policy it can be deleted while it has none.
-
-        So that is written at once.
-        """
+        """Whether its first pod got its devices, or its last one ended: it may be deleted while it has none."""
         return bool(self._context.fleet.pods(group.uid)) != bool(group.status.allocated_pods)
 
     def _is_looked_at_once(self, group: Group, known: _GroupState) -> bool:

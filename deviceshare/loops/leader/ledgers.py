@@ -1,8 +1,7 @@
 """The reconciler of shared nodes: keeps a ledger for each, with what the node has, and fills one that was lost.
 
-A new ledger names no devices and so is closed: nothing can be claimed in it. Only when everything that lives on the
-node has a claim is it opened, by writing the devices (repair.fill). It has no owner and bears a finalizer, so it is
-lost by force only: one that is deleted serves on until it is empty.
+A new ledger names no devices, so nothing can be claimed in it. Only when everything that lives on the node has a claim
+is it opened, by writing the devices. One that is deleted serves on until it is empty (claims.md, ledgers).
 """
 
 from contextlib import suppress
@@ -49,10 +48,8 @@ CLAIMS_SECONDS: Final = 20.0
 
 
 class _Inventory(Struct, frozen=True):
-    version: str
-    """The resourceVersion of the Node."""
-    reported: Hardware
-    published: Publication
+    source: tuple[str, Hardware, Publication]
+    """The resourceVersion of the Node, and what the agent and DRA say."""
     offer: Offer
     status: LedgerStatus
     """All that is written of the devices, but which these are and the lines that follow."""
@@ -145,7 +142,7 @@ class Ledgers:
             log.error("Left out a disputed holding", node=seen.node, holder=str(holding.holder), devices=devices)
 
     async def _restore(self, seen: NodeDevices) -> None:
-        hidden = seen.hidden_claims
+        number = len(seen.hidden_claims)
         made = await repair.restore_claims(
             self._context.cluster,
             seen,
@@ -153,8 +150,8 @@ class Ledgers:
             wait_out_binds=self._context.binds_over_since(self._hidden_since, seen.node),
         )
         self._context.ledgers.put(made)
-        log.warning("Restored claims that could not be read", node=seen.node, claims=len(hidden))
-        text = f"{len(hidden)} claims that could not be read were written again from groups and running pods"
+        log.warning("Restored claims that could not be read", node=seen.node, claims=number)
+        text = f"{number} claims that could not be read were written again from groups and running pods"
         self._context.recorder.note(subject_of(made), "Repaired", text)
 
     async def _convert(self, seen: NodeDevices) -> None:
@@ -189,11 +186,12 @@ class Ledgers:
     async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
         inventory = self._inventory(node, seen)
         self._report_faults(node, inventory.offer)
-        self._report_allocated_twice(node, seen, inventory.published)
+        self._report_allocated_twice(node, seen, inventory.status.published)
         self._report_claimed_twice(seen)
         if await self._name_by_uuid(node, seen):
             return  # The change of the ledger enqueues this node again.
-        decided = inventory.status == _as_written(seen.status)
+        others = dict.fromkeys(seen.status.former_summary, "")
+        decided = inventory.status == replace(seen.status, devices=[], hardware=Hardware(), recovered=[], **others)
         # It is opened once it says what is withheld, and in which words.
         devices = inventory.offer.devices if decided or seen.status.devices else ()
         same_devices = decided and tuple(sorted(seen.status.devices)) == devices
@@ -207,10 +205,9 @@ class Ledgers:
     def _inventory(self, node: Node, seen: NodeDevices) -> _Inventory:
         """The node's devices for groups, and how each vendor's are named to its runtime, whoever has claims."""
         published, reported = self._published(seen), seen.status.hardware
-        version, kept = node.metadata.resource_version, self._inventories.get(seen.node)
-        if kept is None or (kept.version, kept.reported, kept.published) != (version, reported, published):
-            hardware = published.behind(reported)
-            taken = take(node, reported, published)
+        source, kept = (node.metadata.resource_version, reported, published), self._inventories.get(seen.node)
+        if kept is None or kept.source != source:
+            taken, hardware = take(node, reported, published), published.behind(reported)
             offer, words = handover.apply(taken, node.metadata.labels, hardware, self._context.handover)
             status = LedgerStatus(
                 withheld=list(offer.withheld),
@@ -220,7 +217,7 @@ class Ledgers:
                 for_groups=list(offer.for_groups),
                 published=published,
             )
-            kept = self._inventories[seen.node] = _Inventory(version, reported, published, offer, status)
+            kept = self._inventories[seen.node] = _Inventory(source, offer, status)
         return kept
 
     def _published(self, seen: NodeDevices) -> Publication:
@@ -239,11 +236,10 @@ class Ledgers:
             return False
         here = [pod for pod in self._context.index.holding[seen.node] if pod.sealed or pod.metadata.unreadable]
         told = handover.by_uuid(seen, {uid for pod in here for uid in (pod.holder_uid, pod.share_uid)})
-        if not told:
-            return False
-        self._context.ledgers.put(await write_claims(self._context.cluster, seen, ledger.claims_patch(seen, told)))
-        log.info("Named devices of claims by UUID", node=seen.node, claims=len(told))
-        return True
+        if told:
+            self._context.ledgers.put(await write_claims(self._context.cluster, seen, ledger.claims_patch(seen, told)))
+            log.info("Named devices of claims by UUID", node=seen.node, claims=len(told))
+        return bool(told)
 
     async def _keep_summary(self, seen: NodeDevices, *, at_once: bool) -> None:
         """Corrects the summary: who writes claims does so himself, who writes devices or hardware doesn't."""
@@ -305,15 +301,3 @@ class Ledgers:
                 subject = Subject(PODS, name, namespace, holder.uid)
                 self._context.recorder.warn(subject, ReasonKind.CLAIMED_TWICE, reason)
         self._claimed_twice[seen.node] = found
-
-
-def _as_written(status: LedgerStatus) -> LedgerStatus:
-    """All that the leader writes of a node's devices, but which these are, as a ledger has it."""
-    return LedgerStatus(
-        withheld=status.withheld,
-        handover=status.handover,
-        memory_mib=status.memory_mib,
-        for_shares=sorted(status.for_shares),
-        for_groups=sorted(status.for_groups),
-        published=status.published,
-    )

@@ -1,8 +1,7 @@
 """The reconciler of Events of waiting pods that neither kube-scheduler nor admission can record.
 
-What admission warned of reaches only people who create a pod themselves, and nobody whose controller does. And a
-Deployment that starts its new pod before it ends the old one waits for itself, where the old one has the share that the
-new one asks for.
+What admission warned of reaches nobody whose controller creates the pod. And a Deployment that starts its new pod
+before it ends the old one waits for itself, where the old one has the share that the new one asks for.
 """
 
 from typing import Final

@@ -1,8 +1,7 @@
 """The reconcilers that change claims: by rebinds, which replace devices (claims.md, rebind), and by resizes.
 
-The protocol (protocol/rebind.py) is safe whoever begins it, and whenever. Here the mirrors only say when it is worth
-the requests: a group, or a pod with a share, whose request has no answer; a pod whose annotations differ from its
-claim; a former device that no pod has any more. Claims that were never to be rebound cost one comparison.
+Here the mirrors only say when the protocol is worth its requests: a group, or a pod with a share, whose request has no
+answer; a pod whose annotations differ from its claim; a former device that no pod has any more.
 """
 
 import asyncio
@@ -87,28 +86,29 @@ class Rebinder:
     # What is done.
 
     async def _reconcile(self, key: ClaimKey) -> None:
-        ledger = self._context.fleet.ledger(key.node)
+        fleet, ledger = self._context.fleet, self._context.fleet.ledger(key.node)
         claim = ledger.claims.get(key.uid) if ledger else None
         if ledger is None or claim is None or ledger.metadata.unreadable:
             self._unchanged_since.forget(key)
             return
-        since, holder = self._unchanged_since(key, claim), self._holder(key.uid, claim)
-        holding = self._context.index.holding[key.node]
-        mine = [pod for pod in holding if key.uid in (pod.holder_uid, pod.share_uid)]
-        node = self._context.fleet.node(key.node)
+        since, holder, node = self._unchanged_since(key, claim), self._holder(key.uid, claim), fleet.node(key.node)
+        mine = [each for each in self._context.index.holding[key.node] if key.uid in (each.holder_uid, each.share_uid)]
         # After a reboot the indices may have changed; what the agent, or the node, says next enqueues each claim again.
         sure = node is None or not rebooted(node, ledger.hardware)
         if holder and awaits(holder, ledger, claim) and sure:
             if claim.pod and claim.rebound:
                 self._context.wait_until(since + AGAIN_SECONDS)
-            who, opaque = claim.holder(key.uid), self._context.fleet.opaque
-            if answer := await protocol.rebind(self._context.cluster, key.node, who, opaque=opaque):
+            who = claim.holder(key.uid)
+            if answer := await protocol.rebind(self._context.cluster, key.node, who, opaque=fleet.opaque):
                 self._context.ledgers.put(answer.ledger)
                 self._report_answer(answer)
         elif outdated := [pod for pod in mine if pod_changes(pod, ledger, claim)]:
             await self._update(key, claim, outdated)
         elif len(still_held(claim, mine)) < len(claim.former):
-            await self._release(key)
+            stop_binds = self._context.stop_binds(self._unchanged_since, key)
+            if written := await protocol.release_former(self._context.cluster, key.node, key.uid, stop_binds):
+                self._context.ledgers.put(written)
+                log.info("Released former devices", node=key.node, holder=str(claim.holder(key.uid)))
         # What any of these wrote is a change of the claim or of pods, which enqueues it again.
 
     async def _update(self, key: ClaimKey, claim: Claim, pods: list[Pod]) -> None:
@@ -120,30 +120,21 @@ class Rebinder:
             self._context.pods.put(pod)
             self._report_update(pod, claim)
 
-    async def _release(self, key: ClaimKey) -> None:
-        stop_binds = self._context.stop_binds(self._unchanged_since, key)
-        written = await protocol.release_former(self._context.cluster, key.node, key.uid, stop_binds)
-        if written is not None:
-            self._context.ledgers.put(written)
-            holder = str(written.claims[key.uid].holder(key.uid))
-            log.info("Released former devices", node=key.node, holder=holder)
-
     # What is said.
 
     def _report_answer(self, answer: Answer) -> None:
-        asked, node, verdict = answer.asked, answer.ledger.node, answer.verdict
+        recorder, asked, node, verdict = self._context.recorder, answer.asked, answer.ledger.node, answer.verdict
         holder, subject, gone = str(answer.holder), subject_of(asked), described(verdict.broken)
         if verdict.obstacle:
             log.warning("Could not rebind", holder=holder, node=node, reason=verdict.obstacle)
             cure = "request it again when one is, or repair one and record it with deviceshare recover"
             cure = "delete and recreate the pod" if isinstance(asked, Pod) else cure
-            self._context.recorder.warn(subject, "RebindImpossible", f"it {verdict.obstacle}: {cure}")
+            recorder.warn(subject, "RebindImpossible", f"it {verdict.obstacle}: {cure}")
         elif not verdict.replacements:
-            text = f"its devices on node {node} are healthy; it keeps them"
-            self._context.recorder.note(subject, "RebindNotNeeded", text)
+            recorder.note(subject, "RebindNotNeeded", f"its devices on node {node} are healthy; it keeps them")
         else:
             log.info("Rebound", holder=holder, node=node, replaced=gone, by=described(verdict.replacements))
-            self._context.recorder.note(subject, "Rebound", _rebound(answer))
+            recorder.note(subject, "Rebound", _rebound(answer))
 
     def _report_update(self, pod: Pod, claim: Claim) -> None:
         """Logs and notes what a pod was told of the claim, unless it has the same devices in another notation."""
@@ -173,10 +164,8 @@ def _rebound(answer: Answer) -> str:
         has = parts_text(current(verdict.claims[answer.holder.uid].shares))
         see = "containers see that when they restart"
         return f"now has {has} on node {node}; {see}; what it had of {gone} stays reserved until it has ended"
-    when = "pods see that when they are recreated"
-    if not by_cdi(answer.ledger, verdict.devices):
-        when = "containers see that when they restart"
-    shares = len(verdict.claims)
+    cdi, shares = by_cdi(answer.ledger, verdict.devices), len(verdict.claims)
+    when = "pods see that when they are recreated" if cdi else "containers see that when they restart"
     moved = f", with the shares of {shares} pod{'s' * (shares > 1)}" if shares else ""
     until = f"{gone} stays reserved until the pods that had it have ended"
     return f"now holds {described(verdict.devices)} on node {node}{moved}; {when}; {until}"

@@ -1,7 +1,6 @@
 """The reconciler of claims that are to go: when a holder leaves a node, and why (claims.md, release).
 
-The protocol (protocol/release.py) is safe whoever begins it, and whenever: it asks the API server again what the
-mirrors say here. What is decided here is only when that is worth the requests.
+The protocol (protocol/release.py) asks the API server again what the mirrors say here.
 
 | Cause      | Begins where, by the mirrors                        | Asked again            | Leaves behind       |
 |------------|-----------------------------------------------------|------------------------|---------------------|
@@ -15,9 +14,8 @@ mirrors say here. What is decided here is only when that is worth the requests.
 | not held   | DRA gave its devices to others before its pods had  |                        | that, condition     |
 | idle       | it has had no pods for as long as it says           | that; who could join   | Released, condition |
 
-Whatever the cause, a group one of whose pods lives on the node stays. The mark on the claim of a holder that is to stay
-is taken away. No worker waits: where binds must be waited out, the claim is enqueued for when they are over, and since
-when each mark has been seen is remembered, so that a release that is retried doesn't wait again.
+Whatever the cause, a group one of whose pods lives on the node stays. No worker waits: where binds must be waited out,
+the claim is enqueued for when they are over, and a release that is retried doesn't wait again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -183,10 +181,7 @@ class Releaser:
         self, key: ClaimKey, ledger: NodeDevices, claim: Claim, group: Group | None, leave: _Leave | None
     ) -> None:
         outcome = await release(
-            self._context.cluster,
-            key.node,
-            key.uid,
-            self._context.stop_binds(self._marked_since, key),
+            *(self._context.cluster, key.node, key.uid, self._context.stop_binds(self._marked_since, key)),
             leave.cause if leave else None,
             marked=bool(claim.releasing) and leave is None,
             frees=partial(self._end_hold, key.uid, claim),
@@ -241,12 +236,10 @@ class Releaser:
         if key in self._in_use:
             return
         self._in_use.add(key)
-        holder = claim.holder(key.uid)
-        log.warning("Kept claim in use", node=key.node, holder=str(holder), uid=key.uid)
-        message = (
-            f"{holder}, whose devices this pod uses, is gone: the devices stay reserved until the pod ends,"
-            " and no other pod can join it"
-        )
+        holder = str(claim.holder(key.uid))
+        log.warning("Kept claim in use", node=key.node, holder=holder, uid=key.uid)
+        text = "is gone: the devices stay reserved until the pod ends, and no other pod can join it"
+        message = f"{holder}, whose devices this pod uses, {text}"
         for pod in self._context.index.holding[key.node]:
             if pod.holder_uid == key.uid:
                 self._context.recorder.warn(subject_of(pod), "GroupDeleted", message)
@@ -356,17 +349,15 @@ class Releaser:
         return None
 
     def _on_cordoned_node(self, key: ClaimKey, group: Group) -> _Leave | None:
-        if not self._leaves_cordoned(group, pending := self._context.index.pending[group.name]):
-            home = self._context.fleet.node(group.node)
+        fleet, pending = self._context.fleet, self._context.index.pending[group.name]
+        if not leaves_cordoned(fleet, group, pending):
+            home = fleet.node(group.node)
             if pending and home and home.spec.unschedulable:
                 self.queue.add(key, LOOK_SECONDS)  # Nothing tells when another node has room.
             return None
         reason = left_cordoned(group.node)
-        cause = Cause(lambda fresh, pods: not self._leaves_cordoned(fresh, pods), _saying(reason))
+        cause = Cause(lambda fresh, pods: not leaves_cordoned(fleet, fresh, pods), _saying(reason))
         return _Leave("cordoned", "LeftNode", reason.text, cause)
-
-    def _leaves_cordoned(self, group: Group, pods: Iterable[Pod]) -> bool:
-        return leaves_cordoned(self._context.fleet, group, pods)
 
     def _taken_by_others(self, group: Group) -> _Leave | None:
         ledger = self._context.fleet.ledger(group.node)

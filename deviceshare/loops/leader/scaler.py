@@ -77,15 +77,11 @@ class Scaler:
             elif pod.refusal is None:
                 await self._show(pod)
         for name in wanted.keys() - names:
-            try:
+            with suppress(Conflict):  # The one before is still ending.
                 created = await self._context.cluster.create(PODS, wanted[name], self._namespace)
-            except Conflict:
-                continue  # The one before is still ending.
-            log.info(
-                "Created scaling pod", pod=name, stands_for=wanted[name]["metadata"]["annotations"][contract.SCALING]
-            )
-            self._created[name] = now
-            await self._show(created)
+                log.info("Created scaling pod", pod=name, stands_for=created.metadata.annotations[contract.SCALING])
+                self._created[name] = now
+                await self._show(created)
         if wanted or there:
             self.queue.add(ALL, LOOK_SECONDS)
 
@@ -108,12 +104,7 @@ class Scaler:
     async def _show(self, pod: Pod) -> None:
         """Writes what a scheduler would: autoscalers look for this condition."""
         condition = {"type": "PodScheduled", "status": "False", "reason": UNSCHEDULABLE, "message": MESSAGE}
-        meta, status = {"resourceVersion": pod.metadata.resource_version}, {"conditions": [condition]}
+        meta, status = pod.metadata, {"conditions": [condition]}
+        body = {"metadata": {"resourceVersion": meta.resource_version}, "status": status}
         with suppress(NotFound, Conflict):  # One that was changed is seen so at the next look.
-            await self._context.cluster.patch(
-                PODS,
-                pod.metadata.name,
-                {"metadata": meta, "status": status},
-                namespace=self._namespace,
-                subresource="status",
-            )
+            await self._context.cluster.patch(PODS, meta.name, body, namespace=self._namespace, subresource="status")

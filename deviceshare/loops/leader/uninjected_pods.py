@@ -136,7 +136,6 @@ class UninjectedPods:
         """Why the controller would fail with the pod, or "".
 
         Of a Job a deleted pod counts as a failed one from Kubernetes 1.22 on; its status says so a while later.
-
         https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-backoff-failure-policy
         """
         if owner.kind in RUNS:
@@ -149,8 +148,7 @@ class UninjectedPods:
             return f"{_WHY}; deviceshare may not read Job {owner.name}, which might fail with the pod: delete the pod"
         if job is None:
             return ""
-        failures = max(job.failures, self._failures.pop(owner.uid, 0))
-        self._failures[owner.uid] = failures
+        failures = self._failures[owner.uid] = max(job.failures, self._failures.pop(owner.uid, 0))
         if len(self._failures) > KEPT_JOBS:
             del self._failures[next(iter(self._failures))]
         if not (spent := job.spent(pod, failures)):
@@ -184,13 +182,11 @@ class _Rounds(NamedTuple):
 class Recreations:
     """When the next uninjected pod may be deleted, so that an admission that stays away causes no storm.
 
-    Pods of one controller that were seen before the first of them was deleted belong to one round and go one after the
-    other. Pods that come uninjected after that belong to the next round, which begins later each time, and after some
-    rounds never: whatever kept admission from them still does. Over all controllers of a namespace, some deletions in a
-    row after which no injected pod came are taken as a sign that admission is still away; from then on one pod at a
-    time is a trial. Each namespace by itself: whoever may write pods in one can make any number look uninjected.
-
-    Owners are the UIDs of controllers.
+    Pods of one controller, the owner by its UID, that were seen before the first of them was deleted belong to one
+    round and go one after the other. Those that come after that belong to the next round, which begins later each time,
+    and after some rounds never. Over all controllers of a namespace, some deletions in a row after which no injected
+    pod came are a sign that admission is still away; from then on one pod at a time is a trial. Each namespace by
+    itself: whoever may write pods in one can make any number look uninjected.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -223,10 +219,8 @@ class Recreations:
     def delete(self, namespace: str, owner: str, seen: float) -> None:
         """Counts the deletion of such a pod."""
         now, rounds = self._clock(), self._rounds(owner)
-        if rounds is None:
-            rounds = _Rounds(1, now, now)
-        elif seen > rounds.began:
-            rounds = _Rounds(rounds.number + 1, now, now)
+        if rounds is None or seen > rounds.began:
+            rounds = _Rounds(rounds.number + 1 if rounds else 1, now, now)
         lately = {who: each for who, each in self._owners.items() if now - each.last <= FORGOTTEN_SECONDS}
         self._owners = {**lately, owner: rounds._replace(last=now)}
         self._trials.fail(namespace)

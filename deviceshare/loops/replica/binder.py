@@ -26,7 +26,6 @@ from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.resource_slices import ResourceClaim
 from deviceshare.domain.objects.shares import Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Assumption, Fleet
@@ -87,10 +86,8 @@ class Binder:
         self._marks = contract.KEEPING if keeps_nodes else {}
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._settling: dict[str, asyncio.Future[Group | None]] = {}
-        self._fresh_ledger: SharedRead[NodeDevices] = SharedRead(partial(bind.read_ledger, cluster))
-        self._fresh_holds: SharedRead[list[ResourceClaim]] = SharedRead(
-            partial(bind.list_holds, cluster, holds_namespace)
-        )
+        self._fresh_ledger = SharedRead(partial(bind.read_ledger, cluster))
+        self._fresh_holds = SharedRead(partial(bind.list_holds, cluster, holds_namespace))
         self._claim = SharedClaims(cluster, ledgers, on_conflict)
 
     def remember(self, pod: Pod) -> None:
@@ -306,13 +303,7 @@ class SharedClaims:
         self._write: SharedRead[None] = SharedRead(self._claim)
 
     async def __call__(self, wanted: WantedClaim, node: str) -> NodeDevices:
-        """The node's ledger with the claim that is wanted, as it was at a moment after this call.
-
-        Raises:
-            Refused: there is no room, or the claim is being released.
-            Conflict: somebody else wrote the ledger; retry.
-            ApiError: the ledger could not be read or written.
-        """
+        """The node's ledger with the claim that is wanted, as it was at a moment after this call. Raises as `bind`."""
         asked = _Asked(wanted)
         self._asked.setdefault(node, []).append(asked)
         try:
