@@ -24,6 +24,8 @@ class Startable(Protocol):
 class Background(AsyncExitStack):
     """Owns the parts inside its `async with` block, and stops them at its end, the last started first."""
 
+    on_stop = AsyncExitStack.push_async_callback
+
     def __init__(self, stopping: asyncio.Event) -> None:
         """`stopping` is set when a part ends unasked."""
         super().__init__()
@@ -44,9 +46,6 @@ class Background(AsyncExitStack):
             await asyncio.wait({task})
 
         self.on_stop(stop)
-
-    def on_stop(self, stop: Callable[[], Awaitable[None]]) -> None:
-        self.push_async_callback(stop)
 
     async def _guard(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -142,11 +142,9 @@ class Queue(Generic[K]):
         except Later as later:
             self._succeeded(key)
             self.add(key, later.seconds)
-        except ApiError as error:
-            self._failed(key, error)
         except Exception as error:
-            # A bug that one object triggers must not stop the work on all others.
-            log.exception("Reconciler raised an exception", queue=self.name, key=key)
+            if not isinstance(error, ApiError):  # A bug that one object triggers must not stop the work on all others.
+                log.exception("Reconciler raised an exception", queue=self.name, key=key)
             self._failed(key, error)
         else:
             self._succeeded(key)
@@ -176,12 +174,11 @@ class Queue(Generic[K]):
 
     def _failed(self, key: K, error: Exception) -> None:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        conflict = isinstance(error, Conflict)
         if failures == PERSISTENT:
             log.error("Reconciler keeps failing", queue=self.name, key=key, error=str(error))
         elif failures == 1 and not isinstance(error, Conflict | NotFound):  # others were first, or deleted it
             log.warning("Reconciler failed and will retry", queue=self.name, key=key, error=str(error))
-        first, last = (FIRST_CONFLICT, LAST_CONFLICT) if conflict else (FIRST_RETRY, LAST_RETRY)
+        first, last = (FIRST_CONFLICT, LAST_CONFLICT) if isinstance(error, Conflict) else (FIRST_RETRY, LAST_RETRY)
         delay = min(first * 2 ** min(failures - 1, 10), last) * random.uniform(0.5, 1.0)
         if isinstance(error, ApiError) and error.retry_after:
             delay = max(delay, error.retry_after)

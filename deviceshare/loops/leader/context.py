@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Generator, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import WaitingReasons
@@ -22,25 +22,18 @@ from deviceshare.loops.ports import ApiError, Cluster, Conflict, Mirror, NotFoun
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from deviceshare.loops.protocol.holders import BindStop
 from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.replica.binder import Binder
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
+ALL: Final = "all"
+"""The one key of a reconciler each of whose decisions depends on those before it."""
 SAID_SECONDS: Final = 5.0
 """Between two Events of one pod, doubled with each change: its reasons may alternate with every pod that comes and
 goes, each text is an object of its own in the API server, and thousands of pods may wait."""
 SAID_AGAIN_SECONDS: Final = 600.0
 """Before the same is said again, and the longest time between two."""
-
-
-class LeadersBinder(Protocol):
-    """A Binder, as far as the leader places pods itself, and claims devices for groups by claim."""
-
-    def remember(self, pod: Pod) -> None: ...
-
-    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None: ...
-
-    async def settle(self, group: Group, node: str, pod: str) -> object: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +69,9 @@ class ControllerContext:
     queues: list[Queue[Any]] = field(default_factory=list, init=False)
     """Those of this term's reconcilers."""
     claims_known: Callable[[], bool] = lambda: True
-    """Whether ResourceClaims were listed: their mirror is also empty where they may not be read, or where an API
-    server of an older version was asked, which slices may have been spared."""
-    lifting: LeadersBinder | None = None
-    """By which the leader places pods itself: its last step lifts the scheduling gate (decision 16). None where a
-    kube-scheduler of ours asks the extender."""
+    """Whether ResourceClaims were listed: their mirror is also empty where they may not be read, or aren't served."""
+    lifting: Binder | None = None
+    """By which the leader places pods itself, lifting their gate (decision 16); None where the extender is asked."""
     share_resources: Collection[str] = ()
     """The resources by which pods may ask for shares."""
     preempts: bool = True
@@ -91,7 +82,7 @@ class ControllerContext:
     """Where our own ResourceClaims are."""
     holds: bool = False
     """Whether there are to be some, on nodes whose devices DRA publishes."""
-    group_binder: LeadersBinder | None = None
+    group_binder: Binder | None = None
     """Who claims devices for groups that hand them over by a ResourceClaim; None where there are to be none."""
     on_released: Callable[[], object] = lambda: None
     """Called when a group was released since it had been idle for long enough."""

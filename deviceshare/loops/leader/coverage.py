@@ -112,11 +112,9 @@ class Coverage:
     def _report(self, pod: Pod) -> None:
         devices = listed(map(str, pod.devices))
         log.error("Found a pod with devices that others hold", pod=pod.metadata.key, node=pod.node, devices=devices)
-        message = (
-            f"the pod uses {devices} of node {pod.node}, for which it has no claim there, and others may get them:"
-            f" delete the pod; kubectl get ndev {pod.node} shows who holds what"
-        )
-        self._context.recorder.warn(subject_of(pod), "DevicesNotHeld", message)
+        cure = f"delete the pod; kubectl get ndev {pod.node} shows who holds what"
+        message = f"the pod uses {devices} of node {pod.node}, for which it has no claim there, and others may get them"
+        self._context.recorder.warn(subject_of(pod), "DevicesNotHeld", f"{message}: {cure}")
 
 
 def _told(ledger: NodeDevices) -> tuple[object, ...]:

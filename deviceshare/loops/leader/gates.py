@@ -17,16 +17,15 @@ from deviceshare.domain.placement.join_obstacles import BEHIND_OUR_GATE, missing
 from deviceshare.domain.placement.node_choice import Choice, Occupancy, alike, choose_node, in_turn
 from deviceshare.domain.placement.shared_resources import capacity_patch, lacking
 from deviceshare.loops.kinds import NODES, subject_of
-from deviceshare.loops.leader.context import ControllerContext, LeadersBinder, UnchangedSince, WaitingEvents, in_pauses
+from deviceshare.loops.leader.context import ALL, ControllerContext, UnchangedSince, WaitingEvents, in_pauses
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import ApiError, NotFound, ObjectChange
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.loops.queue import Backoff, Later, RateLimit
+from deviceshare.loops.replica.binder import Binder
 
 log = structlog.get_logger(__name__)
 
-ALL: Final = "all"
-"""The one key: each decision depends on those before it."""
 AT_ONCE: Final = 16
 """Pods being placed at a time; the next ones are decided when one of these is done."""
 GATHER_SECONDS: Final = 0.02
@@ -63,7 +62,7 @@ which to look at (kubernetes/kubernetes, `pkg/scheduler/framework/types.go`, Fit
 class Placer:
     """Decides for all pods at once; its tasks are its own: `close` ends them."""
 
-    def __init__(self, context: ControllerContext, binder: LeadersBinder, releaser: Releaser) -> None:
+    def __init__(self, context: ControllerContext, binder: Binder, releaser: Releaser) -> None:
         self._context = context
         self._binder = binder
         self._unschedulable = UnschedulablePods(context, releaser)

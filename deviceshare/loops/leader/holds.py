@@ -29,12 +29,13 @@ from deviceshare.domain.placement.join_obstacles import pod_obstacle
 from deviceshare.domain.placement.node_choice import Occupancy, choose_node, in_turn
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.loops.kinds import HOLDS, NODE_DEVICES, NODES, PODS, find
-from deviceshare.loops.leader.context import ClaimKey, ControllerContext, LeadersBinder, in_pauses, own_key
+from deviceshare.loops.leader.context import ClaimKey, ControllerContext, in_pauses, own_key
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import ApiError, Conflict, NotFound, ObjectChange
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.loops.protocol.release import let_go, write_hold
 from deviceshare.loops.queue import Backoff, Later
+from deviceshare.loops.replica.binder import Binder
 
 log = structlog.get_logger(__name__)
 
@@ -189,7 +190,7 @@ class GroupClaims:
     left is for kube-scheduler to say. Keyed by the group's name.
     """
 
-    def __init__(self, context: ControllerContext, binder: LeadersBinder, unfit: UnfitNodes) -> None:
+    def __init__(self, context: ControllerContext, binder: Binder, unfit: UnfitNodes) -> None:
         self._context = context
         self._binder = binder
         self._unfit = unfit

@@ -19,15 +19,13 @@ from deviceshare.domain.placement.node_choice import in_turn
 from deviceshare.domain.placement.preemption import NEVER, Holders, MadeRoom, fits_somewhere, make_room, priority_of
 from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import annotate, subject_of
-from deviceshare.loops.leader.context import ClaimKey, ControllerContext, UnchangedSince, in_pauses
+from deviceshare.loops.leader.context import ALL, ClaimKey, ControllerContext, UnchangedSince, in_pauses
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import Conflict, NotFound, ObjectChange, Unavailable
 from deviceshare.loops.queue import Backoff
 
 log = structlog.get_logger(__name__)
 
-ALL: Final = "all"
-"""The one key: each decision depends on those before it."""
 GATHER_SECONDS: Final = 0.5
 """Between a change and the decision: a pod that fits is bound meanwhile."""
 LOOK_SECONDS: Final = 5.0

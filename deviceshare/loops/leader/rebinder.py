@@ -145,15 +145,12 @@ class Rebinder:
         now = parts_text(current(pod.shares)) if claim.pod else described(pod.devices)
         log.info("Updated pod with replaced devices", pod=meta.key, devices=now, sealed=pod.sealed)
         if pod.sealed:
-            message = (
-                f"{whose} no longer holds {described(former)}; its containers keep that, also when they restart, since"
-                f" devices are injected by CDI: recreate the pod (kubectl delete pod -n {meta.namespace} {meta.name})"
-            )
+            why = "its containers keep that, also when they restart, since devices are injected by CDI"
+            cure = f"recreate the pod (kubectl delete pod -n {meta.namespace} {meta.name})"
+            message = f"{whose} no longer holds {described(former)}; {why}: {cure}"
         else:
-            message = (
-                f"its containers see {now} when they restart, and may hold {described(former)} until then: restart"
-                " them, or delete the pod"
-            )
+            message = f"its containers see {now} when they restart, and may hold {described(former)} until then"
+            message = f"{message}: restart them, or delete the pod"
         self._context.recorder.warn(subject_of(pod), "DevicesReplaced", message)
 
 

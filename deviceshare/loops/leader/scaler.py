@@ -18,12 +18,11 @@ from deviceshare.domain.placement.node_choice import in_turn
 from deviceshare.domain.placement.preemption import fits_somewhere
 from deviceshare.domain.placement.scaling import UnplacedPod, scaling_pods
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.leader.context import ControllerContext
+from deviceshare.loops.leader.context import ALL, ControllerContext
 from deviceshare.loops.ports import Conflict, NotFound, ObjectChange
 
 log = structlog.get_logger(__name__)
 
-ALL: Final = "all"
 WAITS_SECONDS: Final = 10.0
 """Before a pod counts: others may be ending."""
 LOOK_SECONDS: Final = 30.0

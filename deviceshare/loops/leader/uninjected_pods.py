@@ -110,12 +110,9 @@ class UninjectedPods:
         seen = self._since(key, pod.metadata.uid)
         due = self._recreations.due(namespace, owner.uid, seen)
         if math.isinf(due):
-            why = (
-                f"{_WHY}; {MOST_ROUNDS} times deviceshare deleted such pods for {owner.kind} {owner.name} to recreate,"
-                f" and it leaves this one: see why admission isn't called for pods of namespace {namespace}"
-                " (deviceshare doctor), then delete the pod"
-            )
-            self._leave(pod, owner, why)
+            done = f"{MOST_ROUNDS} times deviceshare deleted such pods for {owner.kind} {owner.name} to recreate"
+            cure = f"see why admission isn't called for pods of namespace {namespace} (deviceshare doctor)"
+            self._leave(pod, owner, f"{_WHY}; {done}, and it leaves this one: {cure}, then delete the pod")
             raise Later(FORGOTTEN_SECONDS)
         self._context.wait_until(due)
         self._context.wait_until(self._turns.at(namespace, self._context.clock()))

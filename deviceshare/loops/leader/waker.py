@@ -131,7 +131,9 @@ class Waker:
             return
         group, now = self._context.groups.get(key), self._context.clock()
         waiting = self._waiting(key, group)
-        nodes = self._nodes_for(waiting, group)
+        # Where they fit now, by their shares: equal ones count once. None of one that wants what isn't there.
+        requests, fitting = {pod.share: _request(pod, group) for pod in waiting}, self._context.fleet.fitting
+        nodes = {share: frozenset(fitting(each)) if each else None for share, each in requests.items()}
         pods = [pod for pod in waiting if nodes[pod.share]]
         pods.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.key))
         if not pods:
@@ -171,12 +173,6 @@ class Waker:
         barred = ruled_out(self._context.fleet, wanted, pods) if wanted else ()
         vain = {each.pod.metadata.uid for each in barred}
         return [pod for pod in pods if pod.metadata.uid not in vain]
-
-    def _nodes_for(self, pods: list[Pod], group: Group | None) -> dict[ShareRequest, frozenset[str] | None]:
-        """Where the pods fit now, by their shares: equal ones count once. None of one that wants what isn't there."""
-        requests = {pod.share: _request(pod, group) for pod in pods}
-        fitting = self._context.fleet.fitting
-        return {share: frozenset(fitting(request)) if request else None for share, request in requests.items()}
 
     def _chosen(self, pods: list[Pod], group: Group | None, fits: Collection[str], number: int) -> frozenset[str]:
         """The UIDs of those to be touched in the round with this number, the longest waiting first."""

@@ -24,20 +24,17 @@ async def read(cluster: Cluster, holder: Holder) -> Group | Pod | None:
 
     A pod that got the Binding of a pod with shares stands for it.
     """
-    return await (read_pod if holder.kind == POD else read_group)(cluster, holder)
+    if holder.kind != POD:
+        return await read_group(cluster, holder)
+    namespace, _, name = holder.name.partition("/")
+    pod = await find(cluster, PODS, name, namespace)
+    return pod if pod and holder.uid in (pod.metadata.uid, pod.share_uid) else None
 
 
 async def read_group(cluster: Cluster, holder: Holder) -> Group | None:
     """`read`, of a group."""
     group = await find(cluster, GROUPS, holder.name)
     return group if group and group.uid == holder.uid else None
-
-
-async def read_pod(cluster: Cluster, holder: Holder) -> Pod | None:
-    """`read`, of a pod with shares."""
-    namespace, _, name = holder.name.partition("/")
-    pod = await find(cluster, PODS, name, namespace)
-    return pod if pod and holder.uid in (pod.metadata.uid, pod.share_uid) else None
 
 
 def home(found: Group | Pod | None) -> str:
@@ -48,8 +45,8 @@ def home(found: Group | Pod | None) -> str:
 async def pods(cluster: Cluster, holder: Holder) -> list[Pod]:
     """The pods that have the holder's devices or may yet get them."""
     if holder.kind == POD:
-        pod = await read_pod(cluster, holder)
-        return [pod] if pod else []
+        pod = await read(cluster, holder)
+        return [pod] if isinstance(pod, Pod) else []
     return await cluster.list(PODS, label_selector=f"{contract.GROUP}={holder.name}")
 
 

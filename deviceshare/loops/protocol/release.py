@@ -35,21 +35,13 @@ class Outcome(Enum):
     ABSENT = "there is no such claim"
 
 
-Keeps = Callable[[Group, Collection[Pod]], bool]
-"""Whether the group is to stay, though none of these pods, which name it, lives on its node."""
-
-
 class Cause(NamedTuple):
     """Why a group leaves the node that it is bound to."""
 
-    keeps: Keeps = lambda _group, _pods: False
-    """What is asked again, with a fresh group and list of its pods."""
+    keeps: Callable[[Group, Collection[Pod]], bool] = lambda _group, _pods: False
+    """Whether it is to stay, though none of these pods, which name it, lives there; asked with fresh reads of both."""
     status: Callable[[Group], Mapping[str, Any]] = lambda _: {}
     """Fields of its status that say why it left."""
-
-
-async def _is_free() -> bool:
-    return True
 
 
 async def release(
@@ -60,7 +52,7 @@ async def release(
     cause: Cause | None = None,
     *,
     marked: bool = False,
-    frees: Callable[[], Awaitable[bool]] = _is_free,
+    frees: Callable[[], Awaitable[bool]] | None = None,
 ) -> Outcome:
     """Releases the claim of the holder `uid` on the node, unless it turns out to be needed.
 
@@ -98,7 +90,7 @@ async def release(
         if stopped or not await stop_binds(cluster, pods, mark):
             break
         stopped = True
-    if not await frees():
+    if frees and not await frees():
         return await _stay(cluster, seen, uid, group) if here else Outcome.IN_USE
     if here and group and cause:
         return await _leave(cluster, seen, group, cause)

@@ -1,9 +1,8 @@
 """The bind that the extender serves: assume, write, then confirm or forget.
 
-The claim protocol (claims.md, bind) decides and is safe whatever this process believes. What is added here makes it
-fast: devices are assumed in memory at once, so that the pods scheduled meanwhile go to the same node; binds of one
-group that arrive together follow one another instead of conflicting; reads and claims are shared; every bind ends in
-time.
+What is added here makes the claim protocol fast: devices are assumed in memory at once, so that the pods scheduled
+meanwhile go to the same node; binds of one group that arrive together follow one another instead of conflicting; reads
+and claims are shared.
 """
 
 import asyncio
