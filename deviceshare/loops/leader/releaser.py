@@ -276,11 +276,8 @@ class Releaser:
         return True
 
     def _mirrored(self, key: ClaimKey, claim: Claim) -> Group | Pod | None:
-        if claim.pod:
-            pod = self._context.pods.get(key.name)
-            return pod if pod and key.uid in (pod.metadata.uid, pod.share_uid) else None
-        group = self._context.groups.get(key.name)
-        return group if group and group.uid == key.uid else None
+        found = self._context.pods.get(key.name) if claim.pod else self._context.groups.get(key.name)
+        return found if found and holders.stands_for(found, key.uid) else None
 
     # The causes.
 

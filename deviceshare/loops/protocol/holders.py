@@ -20,15 +20,17 @@ REFUSALS = (Forbidden, Invalid, TooLarge)
 
 
 async def read(cluster: Cluster, holder: Holder) -> Group | Pod | None:
-    """The holder as it is now; None when it is gone, though another may have its name.
-
-    A pod that got the Binding of a pod with shares stands for it.
-    """
+    """The holder as it is now; None when it is gone, though another may have its name."""
     if holder.kind != POD:
         return await read_group(cluster, holder)
     namespace, _, name = holder.name.partition("/")
     pod = await find(cluster, PODS, name, namespace)
-    return pod if pod and holder.uid in (pod.metadata.uid, pod.share_uid) else None
+    return pod if pod and stands_for(pod, holder.uid) else None
+
+
+def stands_for(found: Group | Pod, uid: str) -> bool:
+    """Whether it is the holder with this UID, or a pod that got the Binding of that pod with shares."""
+    return uid == found.metadata.uid or (isinstance(found, Pod) and uid == found.share_uid)
 
 
 async def read_group(cluster: Cluster, holder: Holder) -> Group | None:
