@@ -90,13 +90,6 @@ def flag(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callabl
     return click.option(name, envvar=variable, show_envvar=True, show_default=shown, **attributes)
 
 
-def options_of(flags: Sequence[Callable[[Command], Command]], command: Command) -> Command:
-    """Adds the flags to a click command, in their order."""
-    for each in reversed(flags):
-        command = each(command)
-    return command
-
-
 def setting(help_: str = "", default: Any = None, choices: Sequence[str] = (), **attributes: Any) -> Any:
     """A field of a dataclass of settings: `options_by` makes a flag of its name, with these attributes of click's."""
     given = {"help": help_, "default": default, "type": click.Choice(choices) if choices else None}
@@ -105,11 +98,14 @@ def setting(help_: str = "", default: Any = None, choices: Sequence[str] = (), *
 
 def options_by(settings: type) -> Callable[[Command], Command]:
     """Adds a flag for each of the settings to a click command, which receives them as keyword arguments."""
-    each_flag = [
-        each.metadata.get("flag") or flag(f"--{each.name.replace('_', '-')}", **each.metadata)
-        for each in fields(settings)
-    ]
-    return lambda command: options_of(each_flag, command)
+
+    def add(command: Command) -> Command:
+        for each in reversed(fields(settings)):
+            option = each.metadata.get("flag") or flag(f"--{each.name.replace('_', '-')}", **each.metadata)
+            command = option(command)
+        return command
+
+    return add
 
 
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
