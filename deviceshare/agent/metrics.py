@@ -5,7 +5,7 @@ NVIDIA has assigned. Processes are added up by container; those outside of any p
 """
 
 from collections import Counter as Sums
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -16,15 +16,17 @@ from prometheus_client.registry import Collector
 from deviceshare.agent.memory_limits import LimitsOutcome
 from deviceshare.agent.violations import CAUSES
 from deviceshare.domain.device_health.examination import APPLICATION_XIDS, Xid
+from deviceshare.domain.device_health.memory_limits import MIB
 from deviceshare.domain.objects.hardware import Hardware, Part
-from deviceshare.domain.objects.usage import DeviceUsage, TurnQueue, Usage
+from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, TurnQueue, Usage
 from deviceshare.metrics import ServerMetrics
 
-MIB: Final = 1 << 20
 WAIT_BUCKETS: Final = (0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0)
+LIMIT_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 30.0)
 HIGHEST_XID: Final = 255
 """Higher ones, which NVIDIA hasn't assigned yet, are counted together."""
 _CONTAINER: Final = ("namespace", "pod", "container")
+_Key = tuple[str, ...]
 
 
 class AgentMetrics(ServerMetrics):
@@ -32,60 +34,24 @@ class AgentMetrics(ServerMetrics):
 
     def __init__(self) -> None:
         super().__init__()
-        counter = partial(Counter, registry=self.registry)
+        counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
         text = "Xid errors that the driver reported, by device; the kind is `device` or `application`."
         self._xids = counter("deviceshare_xid_errors_total", text, ["uuid", "xid", "kind"])
-        self._evictions = counter(
-            "deviceshare_evictions_total",
+        text = (
             "Pods evicted because they used a device that they have no part in (trespass), or more memory than their"
-            " share (overuse).",
-            ["cause"],
+            " share (overuse)."
         )
+        self._evictions = counter("deviceshare_evictions_total", text, ["cause"])
         for cause in CAUSES:
             self._evictions.labels(cause)
-        self._turn_waits = Histogram(
-            "deviceshare_turn_wait_seconds",
-            "Time that programs waited for the turns that they were given.",
-            buckets=WAIT_BUCKETS,
-            registry=self.registry,
-        )
+        text = "Time that programs waited for the turns that they were given."
+        self.turn_waits = histogram("deviceshare_turn_wait_seconds", text, buckets=WAIT_BUCKETS)
         text = "Connections of programs with the turn that ended before they said that they had."
-        self._turns_lost = counter("deviceshare_turns_lost_total", text)
-
-        self._limited = Histogram(
-            "deviceshare_memory_limit_seconds",
-            "Time from the start of a container with a share until the agent had limited its device memory.",
-            buckets=(0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 30.0),
-            registry=self.registry,
-        )
+        self.turns_lost = counter("deviceshare_turns_lost_total", text)
+        text = "Time from the start of a container with a share until the agent had limited its device memory."
+        self.limited = histogram("deviceshare_memory_limit_seconds", text, buckets=LIMIT_BUCKETS)
         text = "Containers that were found without the limit of device memory of their share, and got it."
-        self._limits_repaired = counter("deviceshare_memory_limits_repaired_total", text)
-
-    def limited(self, seconds: float) -> None:
-        """Counts a container whose memory was limited so long after its start."""
-        self._limited.observe(seconds)
-
-    def repaired(self) -> None:
-        """Counts a container that was found without its limit."""
-        self._limits_repaired.inc()
-
-    def watch_limits(self, outcome: Callable[[], LimitsOutcome]) -> None:
-        """Adds what was found of memory limits, computed at each scrape. Call it once."""
-
-        def compute() -> Iterable[GaugeMetricFamily]:
-            found = outcome()
-            text = "Who sets memory limits of shares on the node; without a series nobody does."
-            mode = GaugeMetricFamily("deviceshare_memory_limits", text, labels=["by"])
-            if found.mode:
-                mode.add_metric([found.mode], 1)
-            yield mode
-            text = "Containers with shares, and sandboxes beside them, that have their limit of device memory."
-            yield GaugeMetricFamily("deviceshare_memory_limited_containers", text, found.groups)
-            text = "Containers with shares that have no limit of device memory where they should."
-            missing = sum(bool(each.missing) for each in found.reports)
-            yield GaugeMetricFamily("deviceshare_memory_limits_missing", text, missing)
-
-        self.registry.register(_Computed(compute))
+        self.limits_repaired = counter("deviceshare_memory_limits_repaired_total", text)
 
     def count_xid(self, xid: Xid) -> None:
         """Counts a reported error."""
@@ -96,15 +62,11 @@ class AgentMetrics(ServerMetrics):
         """Counts a pod that was evicted; `cause` is one of CAUSES."""
         self._evictions.labels(cause).inc()
 
-    def given(self, waited: float) -> None:
-        """Counts a turn that was given, after so many seconds."""
-        self._turn_waits.observe(waited)
+    def watch_limits(self, outcome: Callable[[], LimitsOutcome]) -> None:
+        """Adds what was found of memory limits, computed at each scrape. Call it once."""
+        self.registry.register(_Computed(lambda: _limits(outcome())))
 
-    def lost(self) -> None:
-        """Counts a holder of a turn that lost its connection."""
-        self._turns_lost.inc()
-
-    def watch_turns(self, queues: Callable[[], list[TurnQueue]]) -> None:
+    def watch_turns(self, queues: Callable[[], Collection[TurnQueue]]) -> None:
         """Adds the holders and queues of turns, computed at each scrape. Call it once."""
         self.registry.register(_Computed(lambda: _turns(queues())))
 
@@ -124,9 +86,7 @@ class AgentMetrics(ServerMetrics):
             yield from _health(hardware() or Hardware())
             yield from _use(usage().devices, groups())
             yield from _containers(usage().devices)
-            written = GaugeMetricFamily("deviceshare_reports", "Reports written since the agent started.")
-            written.add_metric([], reports())
-            yield written
+            yield _gauge("reports", "Reports written since the agent started.", [], [((), reports())])
 
         self.registry.register(_Computed(compute))
 
@@ -139,70 +99,83 @@ class _Computed(Collector):
         return self._compute()
 
 
+_Rows = Iterable[tuple[Iterable[str], float]]
+"""Labels and values."""
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], rows: _Rows) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"deviceshare_{name}", text, labels=labels)
+    for values, value in rows:
+        family.add_metric([*values], value)
+    return family
+
+
+def _limits(found: LimitsOutcome) -> Iterable[GaugeMetricFamily]:
+    text = "Who sets memory limits of shares on the node; without a series nobody does."
+    yield _gauge("memory_limits", text, ["by"], [([found.mode], 1)] if found.mode else [])
+    text = "Containers with shares, and sandboxes beside them, that have their limit of device memory."
+    yield _gauge("memory_limited_containers", text, [], [((), found.groups)])
+    text = "Containers with shares that have no limit of device memory where they should."
+    yield _gauge("memory_limits_missing", text, [], [((), sum(bool(each.missing) for each in found.reports))])
+
+
 def _health(hardware: Hardware) -> Iterable[GaugeMetricFamily]:
-    healthy = _family("healthy", "1 while the device is healthy, 0 while it is unhealthy or lost.")
-    trespasses = _family(
-        "trespasses", "Pods that use a device of a group or of other pods, and processes outside of any pod that do."
-    )
-    for part in hardware.devices:
-        healthy.add_metric(_labels(part), float(not part.unhealthy))
-        count = sum((each.resource, each.index) == (part.resource, part.index) for each in hardware.trespasses)
-        trespasses.add_metric(_labels(part), 0 if part.lost else count)
-    return healthy, trespasses
+    text = "1 while the device is healthy, 0 while it is unhealthy or lost."
+    yield _of_devices("healthy", text, ((_labels(part), not part.unhealthy) for part in hardware.devices))
+    found = Sums((each.resource, each.index) for each in hardware.trespasses)
+    counts = ((_labels(part), 0 if part.lost else found[part.resource, part.index]) for part in hardware.devices)
+    text = "Pods that use a device of a group or of other pods, and processes outside of any pod that do."
+    yield _of_devices("trespasses", text, counts)
 
 
 def _use(devices: Iterable[DeviceUsage], groups: Mapping[tuple[str, int], str]) -> Iterable[GaugeMetricFamily]:
-    used = _family("memory_used_bytes", "The device's memory in use.", ("group",))
-    total = _family("memory_total_bytes", "The device's memory.", ("group",))
+    held = [([*_labels(each), groups.get((each.resource, each.index), "")], each) for each in devices]
+    used = ((labels, each.memory_used_mib * MIB) for labels, each in held)
+    yield _of_devices("memory_used_bytes", "The device's memory in use.", used, "group")
+    total = ((labels, each.memory_total_mib * MIB) for labels, each in held)
+    yield _of_devices("memory_total_bytes", "The device's memory.", total, "group")
     text = "Share of the driver's last sample period in which the device was busy, from 0 to 1."
-    busy = _family("utilization_ratio", text, ("group",))
-    for device in devices:
-        labels = [*_labels(device), groups.get((device.resource, device.index), "")]
-        used.add_metric(labels, device.memory_used_mib * MIB)
-        total.add_metric(labels, device.memory_total_mib * MIB)
-        if device.utilization is not None:
-            busy.add_metric(labels, device.utilization / 100)
-    return used, total, busy
+    busy = ((labels, each.utilization / 100) for labels, each in held if each.utilization is not None)
+    yield _of_devices("utilization_ratio", text, busy, "group")
 
 
 def _containers(devices: Iterable[DeviceUsage]) -> Iterable[GaugeMetricFamily]:
-    memory = _family("container_memory_bytes", "The device's memory that a container's processes use.", _CONTAINER)
-    count = _family("container_processes", "A container's processes on the device.", _CONTAINER)
-    limit = _family("container_memory_limit_bytes", "The container's share of the device's memory.", _CONTAINER)
-    exceeded = _family("shares_exceeded", "Shares of the device that are exceeded by more than the tolerance.")
+    memory, count, limits, exceeded = Sums[_Key](), Sums[_Key](), dict[_Key, int](), dict[_Key, int]()
     for device in devices:
-        mib, processes = Sums[tuple[str, ...]](), Sums[tuple[str, ...]]()
+        labels = _labels(device)
         for process in device.processes:
-            namespace, _, pod = process.pod.rpartition("/")
-            mib[namespace, pod, process.container] += process.memory_mib
-            processes[namespace, pod, process.container] += 1
-        for key, number in processes.items():
-            memory.add_metric([*_labels(device), *key], mib[key] * MIB)
-            count.add_metric([*_labels(device), *key], number)
-        for share in device.shares:
-            namespace, _, pod = share.pod.rpartition("/")
-            if share.container:
-                limit.add_metric([*_labels(device), namespace, pod, share.container], share.limit_mib * MIB)
-        exceeded.add_metric(_labels(device), sum(share.exceeded for share in device.shares))
-    return memory, count, limit, exceeded
+            key = *labels, *_container(process)
+            memory[key] += process.memory_mib * MIB
+            count[key] += 1
+        limits |= {(*labels, *_container(each)): each.limit_mib * MIB for each in device.shares if each.container}
+        exceeded[labels] = sum(share.exceeded for share in device.shares)
+    text = "The device's memory that a container's processes use."
+    yield _of_devices("container_memory_bytes", text, memory.items(), *_CONTAINER)
+    yield _of_devices("container_processes", "A container's processes on the device.", count.items(), *_CONTAINER)
+    text = "The container's share of the device's memory."
+    yield _of_devices("container_memory_limit_bytes", text, limits.items(), *_CONTAINER)
+    text = "Shares of the device that are exceeded by more than the tolerance."
+    yield _of_devices("shares_exceeded", text, exceeded.items())
 
 
-def _turns(queues: Iterable[TurnQueue]) -> Iterable[GaugeMetricFamily]:
-    family = partial(GaugeMetricFamily, labels=["group"])
-    held = family("deviceshare_turn_held_seconds", "For how long a program has had the group's turn.")
-    waiting = family("deviceshare_turn_waiting", "Programs that wait for it.")
-    longest = family("deviceshare_turn_longest_wait_seconds", "The longest time that one of them has waited.")
-    for queue in queues:
-        if queue.holder:
-            held.add_metric([queue.group], queue.holder.seconds)
-        waiting.add_metric([queue.group], len(queue.waiting))
-        longest.add_metric([queue.group], max((each.seconds for each in queue.waiting), default=0.0))
-    return held, waiting, longest
+def _turns(queues: Collection[TurnQueue]) -> Iterable[GaugeMetricFamily]:
+    held = (([each.group], each.holder.seconds) for each in queues if each.holder)
+    yield _gauge("turn_held_seconds", "For how long a program has had the group's turn.", ["group"], held)
+    waiting = (([each.group], len(each.waiting)) for each in queues)
+    yield _gauge("turn_waiting", "Programs that wait for it.", ["group"], waiting)
+    longest = (([each.group], max((one.seconds for one in each.waiting), default=0.0)) for each in queues)
+    text = "The longest time that one of them has waited."
+    yield _gauge("turn_longest_wait_seconds", text, ["group"], longest)
 
 
-def _labels(device: Part | DeviceUsage) -> list[str]:
-    return [device.resource, str(device.index), device.uuid]
+def _of_devices(name: str, text: str, rows: _Rows, *more: str) -> GaugeMetricFamily:
+    return _gauge(f"device_{name}", text, ["resource", "index", "uuid", *more], rows)
 
 
-def _family(name: str, documentation: str, more: tuple[str, ...] = ()) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"deviceshare_device_{name}", documentation, labels=["resource", "index", "uuid", *more])
+def _labels(device: Part | DeviceUsage) -> _Key:
+    return device.resource, str(device.index), device.uuid
+
+
+def _container(of: DeviceProcess | ShareMemory) -> _Key:
+    namespace, _, pod = of.pod.rpartition("/")
+    return namespace, pod, of.container

@@ -97,8 +97,8 @@ class Agent:
             hook=lambda: specs.memory_hook,
             split=lambda: any(part.mig for part in self._monitor.health.devices),
             written=lambda: kept.limits if (kept := self._monitor.reporter.written) else None,
-            on_limited=self._metrics.limited,
-            on_repaired=self._metrics.repaired,
+            on_limited=self._metrics.limited.observe,
+            on_repaired=self._metrics.limits_repaired.inc,
         )
         self._monitor.limits = self._limits.outcome
         self._metrics.watch_limits(lambda: self._limits.outcome)

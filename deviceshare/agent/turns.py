@@ -259,7 +259,7 @@ class Turns:
             return
         queue.leave(connection.program, connection.number)
         if queue.turn and queue.turn.program.key == connection.program:
-            self._metrics.lost()
+            self._metrics.turns_lost.inc()
             log.info("Lost the holder of a turn", queue=connection.queue, pod=queue.turn.program.pod)
             self._hurry.set()
 
@@ -328,7 +328,7 @@ class Turns:
         if not self._record(TurnRecord(queue.name, program, now, lease)):
             return
         queue.give(waiting, now, lease)
-        self._metrics.given(waited)
+        self._metrics.turn_waits.observe(waited)
         log.info("Gave a turn", queue=queue.name.key, pod=program.pod, waited=round(waited, 1))
         self._tell(queue)
 

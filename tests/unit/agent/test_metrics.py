@@ -131,8 +131,8 @@ def test_turns_are_told_by_group() -> None:
     metrics = AgentMetrics()
     waiting = [TurnWaiter("ns/b", 7.0), TurnWaiter("ns/c", 30.0)]
     metrics.watch_turns(lambda: [TurnQueue("team", TurnHolder("ns/a", 12.5), waiting), TurnQueue("idle")])
-    metrics.given(3.0)
-    metrics.lost()
+    metrics.turn_waits.observe(3.0)
+    metrics.turns_lost.inc()
 
     assert sample(metrics, "turn_held_seconds", group="team") == 12.5
     assert sample(metrics, "turn_held_seconds", group="idle") is None

@@ -61,19 +61,6 @@ class MemoryRecords(TurnRecords):
         self.known = list(records)
 
 
-class NumbersOfTurns(AgentMetrics):
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits: list[float] = []
-        self.losses = 0
-
-    def given(self, waited: float) -> None:
-        self.waits.append(waited)
-
-    def lost(self) -> None:
-        self.losses += 1
-
-
 class Client:
     """Reads what it is told."""
 
@@ -110,7 +97,7 @@ class NodeWithTurns:
     """One agent at a time gives its turns."""
 
     def __init__(self) -> None:
-        self.processes, self.records, self.counts = FewProcesses(), MemoryRecords(), NumbersOfTurns()
+        self.processes, self.records, self.counts = FewProcesses(), MemoryRecords(), AgentMetrics()
         self._clients: list[Client] = []
         self.begin()
 
@@ -118,6 +105,10 @@ class NodeWithTurns:
         """A new agent."""
         self.turns = Turns(self.processes, self.records if records else None, self.counts, now)
         self._task = asyncio.create_task(self.turns.run())
+
+    def counted(self, name: str) -> float | None:
+        """The agents' metric of this name."""
+        return self.counts.registry.get_sample_value(f"deviceshare_{name}")
 
     async def end(self) -> None:
         """It is killed."""
@@ -177,7 +168,7 @@ async def test_the_turn_is_given_to_one_after_the_other(node: NodeWithTurns) -> 
     assert set(await said(second)) == {"wait"}
     node.turns.release(("uid-first", "first"))
     assert await said(second) == ["turn"]
-    assert len(node.counts.waits) == 2
+    assert node.counted("turn_wait_seconds_count") == 2
     assert first.closed
 
 
@@ -227,7 +218,7 @@ async def test_a_lost_turn_goes_on_when_its_processes_have_ended(node: NodeWithT
     node.turns.leave(first.connection)
     await asyncio.sleep(grace(LEASE_SEEN) + 60)
     assert node.view() == ("ns/first", ["ns/second"])
-    assert node.counts.losses == 1
+    assert node.counted("turns_lost_total") == 1
     await said(second)
 
     node.processes.running.clear()
@@ -342,7 +333,7 @@ async def test_a_second_connection_takes_the_place_of_the_first(node: NodeWithTu
     node.turns.leave(old.connection)
     await asyncio.sleep(5)
     assert set(await said(new)) == {"turn"}
-    assert node.counts.losses == 0
+    assert node.counted("turns_lost_total") == 0
 
 
 @on_a_node
