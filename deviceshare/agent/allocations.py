@@ -6,6 +6,7 @@ allocations are unknown, and then only the device plugin allocates devices of th
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import structlog
 
@@ -26,30 +27,23 @@ class _Incomplete(Exception):
     """Something in the kubelet's answer is of a pod or a device that isn't known here; the text names it."""
 
 
+@dataclass(eq=False)
 class Allocations:
     """Asks the kubelet every few seconds while `run` runs."""
 
-    def __init__(
-        self,
-        kubelet: Callable[[], Awaitable[Iterable[Allocated]]] | None,
-        pods: Mirror[NodePod],
-        parts: Callable[[], Iterable[Part]],
-        changed: Callable[[], object],
-        placeholders: str = "",
-    ) -> None:
-        """`kubelet` says what plugins allocated, and raises PodResourcesUnknown; None where it isn't to be asked.
+    kubelet: Callable[[], Awaitable[Iterable[Allocated]]] | None
+    """Says what plugins allocated, and raises PodResourcesUnknown; None where it isn't to be asked."""
+    pods: Mirror[NodePod]
+    parts: Callable[[], Iterable[Part]]
+    """Returns the devices as they were read last."""
+    changed: Callable[[], object]
+    placeholders: str = ""
+    """The namespace of placeholder pods, "" where there are to be none."""
 
-        `parts` returns the devices as they were read last, `placeholders` is the namespace of placeholder pods, empty
-        where there are to be none.
-        """
-        self.placeholders = placeholders
+    def __post_init__(self) -> None:
         self.known: list[Allocation] | None = None
-        self.asked = kubelet is None
+        self.asked = self.kubelet is None
         """Whether `known` is more than nothing yet."""
-        self._kubelet = kubelet
-        self._pods = pods
-        self._parts = parts
-        self._changed = changed
         self._incomplete = 0
         self._trouble = ""
 
@@ -65,11 +59,11 @@ class Allocations:
             await asyncio.sleep(PERIOD_SECONDS)
 
     async def look(self) -> None:
-        if self._kubelet is None:
+        if self.kubelet is None:
             return
         before, trouble = (self.asked, self.known), ""
         try:
-            self.known = self._join(await self._kubelet())
+            self.known = self._join(await self.kubelet())
             self._incomplete = 0
         except _Incomplete as error:
             self._incomplete += 1
@@ -86,20 +80,18 @@ class Allocations:
             log.info("Agent learned the allocations of device plugins", allocations=len(self.known or ()))
         self._trouble = trouble
         if (self.asked, self.known) != before:
-            self._changed()
+            self.changed()
 
     def _join(self, answer: Iterable[Allocated]) -> list[Allocation]:
         # NVIDIA's plugin names devices by UUID, AMD's by PCI address.
-        numbers = {
-            (part.resource, name): part.index for part in self._parts() for name in (part.uuid, part.pci) if name
-        }
+        numbers = {(part.resource, name): part.index for part in self.parts() for name in (part.uuid, part.pci) if name}
         earlier = {allocation.pod: allocation for allocation in self.known or ()}
         joined = []
         for allocated in answer:
             if vendors.vendor_of(vendors.counted_as(allocated.resource)) is None:
                 continue
             key = f"{allocated.namespace}/{allocated.name}"
-            pod = self._pods.get(key)
+            pod = self.pods.get(key)
             if pod and pod.finished:
                 continue  # its containers are over, the kubelet lists it until it is deleted
             # In its own namespace only: else anybody could say which devices groups get.

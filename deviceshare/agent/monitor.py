@@ -1,6 +1,7 @@
 """The agent's reconciler: from each reading of the node's devices to their health, its report and its usage."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from deviceshare.agent.allocations import Allocations
 from deviceshare.agent.memory_limits import LimitsOutcome
-from deviceshare.agent.own_node import OwnNode, Writer
+from deviceshare.agent.own_node import OwnNode
 from deviceshare.agent.violations import Violations
 from deviceshare.domain import contract
 from deviceshare.domain.device_health.containers import NodeProcess
@@ -50,6 +51,7 @@ MOST_DEVICES: Final = 256
 """Whose last hour is remembered; more than any node has."""
 
 
+@dataclass(eq=False)
 class DeviceHealth:
     """The health of the node's devices: by what is read of them, their errors, and what was reported before.
 
@@ -57,11 +59,13 @@ class DeviceHealth:
     is restarted, or a node whose agent is replaced, forgets none.
     """
 
-    def __init__(self, node: OwnNode, on_xid: Callable[[Xid], object]) -> None:
+    node: OwnNode
+    on_xid: Callable[[Xid], object]
+    """Called with every Xid error."""
+
+    def __post_init__(self) -> None:
         self.known: Hardware | None = None
         """The devices as they were judged last, or by the agent before this one. Until it is set nothing is judged."""
-        self._node = node
-        self._on_xid = on_xid
         self._faults: dict[str, str] = {}
         self._silent = 0
         self._trouble: str | None = None
@@ -82,16 +86,16 @@ class DeviceHealth:
         self._silent = 0 if reading.inventory else self._silent + 1
         if self.known is None or 0 < self._silent < PATIENCE:
             return None
-        ledger = self._node.ledger
+        ledger = self.node.ledger
         repaired = reported_repaired(ledger) if ledger else frozenset()
-        self.known, changes = examine(self.known, reading, faults=self._faults, repaired=repaired, now=self._node.now())
+        self.known, changes = examine(self.known, reading, faults=self._faults, repaired=repaired, now=self.node.now())
         self._faults = {}
         self._record(changes)
         return self.known
 
     def _take_xids(self, reading: Reading) -> None:
         for xid in reading.xids:
-            self._on_xid(xid)
+            self.on_xid(xid)
             if xid.number in APPLICATION_XIDS:
                 log.info("Driver reported an error of an application", uuid=xid.uuid, xid=xid.number, text=xid.text)
                 continue
@@ -101,18 +105,18 @@ class DeviceHealth:
             self._faults.update(dict.fromkeys([xid.uuid] if xid.uuid else [each.uuid for each in devices], xid.text))
 
     def _record(self, changes: Iterable[Change]) -> None:
-        subject = node_subject(self._node.name)
+        subject = node_subject(self.node.name)
         for change in changes:
             part = change.part
             name = f"{part.resource} {part.index} ({part.uuid})"
             if change.sign:
                 log.info("Device recovered", uuid=part.uuid, index=part.index, sign=change.sign)
-                self._node.recorder.note(subject, "DeviceRecovered", f"{name} is healthy again: {change.sign}")
+                self.node.recorder.note(subject, "DeviceRecovered", f"{name} is healthy again: {change.sign}")
             else:
                 log.warning("Device is unhealthy", uuid=part.uuid, index=part.index, reason=part.unhealthy)
-                cure = f"reset it or reboot the node, or: deviceshare recover {self._node.name} {part.index}"
+                cure = f"reset it or reboot the node, or: deviceshare recover {self.node.name} {part.index}"
                 message = f"{name} is no longer allocated: {part.unhealthy}; when it is repaired, {cure}"
-                self._node.recorder.warn(subject, "DeviceUnhealthy", message)
+                self.node.recorder.warn(subject, "DeviceUnhealthy", message)
 
     def _log_trouble(self, reading: Reading) -> None:
         if reading.trouble != self._trouble:
@@ -123,6 +127,7 @@ class DeviceHealth:
                 log.info("Agent read the devices", driver=reading.inventory.driver, devices=len(reading.devices))
 
 
+@dataclass(eq=False)
 class Reporter:
     """Keeps `status.hardware` of one node's NodeDevices as it is wanted, while `run` runs.
 
@@ -131,20 +136,20 @@ class Reporter:
     agent's own (server-side apply), so no write conflicts; a report that another writer changed is written again.
     """
 
-    def __init__(self, writer: Writer, node: OwnNode) -> None:
+    node: OwnNode
+
+    def __post_init__(self) -> None:
         self.reports = 0
         """Writes so far."""
         self.fault = "nothing was reported yet"
         """Why the API server doesn't have the report, or ""."""
-        self._writer = writer
-        self._node = node
         self._wanted: Hardware | None = None
         # What was written last and what the API server kept of it: a CRD older than the agent drops fields.
         self._written = self._kept = Hardware()
         self._missing = self._cut = False
         self._queue: Queue[str] = Queue("report", self._reconcile, workers=1)
         self.run = self._queue.run
-        node.ledgers.subscribe(lambda change: self._queue.add(change.key))
+        self.node.ledgers.subscribe(lambda change: self._queue.add(change.key))
 
     @property
     def written(self) -> Hardware | None:
@@ -155,10 +160,10 @@ class Reporter:
         """Reports this, unless it is reported already."""
         if hardware != self._wanted:
             self._wanted = hardware
-            self._queue.add(self._node.name)
+            self._queue.add(self.node.name)
 
     async def _reconcile(self, _: str) -> None:
-        wanted, ledger = self._wanted, self._node.ledger
+        wanted, ledger = self._wanted, self.node.ledger
         if wanted is None:
             return
         if ledger is None:
@@ -171,8 +176,8 @@ class Reporter:
     async def _write(self, wanted: Hardware) -> None:
         body = {"status": {"hardware": msgspec.to_builtins(wanted)}}
         try:
-            name, manager = self._node.name, contract.AGENT
-            made = await self._writer.apply(NODE_DEVICES, name, body, manager=manager, subresource="status")
+            name, manager = self.node.name, contract.AGENT
+            made = await self.node.writer.apply(NODE_DEVICES, name, body, manager=manager, subresource="status")
         except NotFound:
             self._miss()  # The watch will report its addition.
             return
@@ -184,7 +189,7 @@ class Reporter:
             log.info("Reported hardware", devices=len(wanted.devices), unhealthy=unhealthy, driver=wanted.driver)
         self._written, self._kept = wanted, made.status.hardware
         self._missing, self.fault = False, ""
-        self._node.ledgers.put(made)
+        self.node.ledgers.put(made)
         cut, self._cut = self._cut, made.status.hardware != wanted
         if self._cut and not cut:
             log.warning("API server kept a part of the report only: apply the CRDs of this version")
@@ -193,45 +198,41 @@ class Reporter:
         self.fault = "the node has no NodeDevices yet"
         if not self._missing:
             self._missing = True
-            log.info("Found no NodeDevices to report into; waiting for the leader to create it", node=self._node.name)
+            log.info("Found no NodeDevices to report into; waiting for the leader to create it", node=self.node.name)
 
 
+@dataclass(eq=False)
 class DeviceMonitor:
     """Judges readings, and has their results reported."""
 
-    def __init__(
-        self,
-        node: OwnNode,
-        writer: Writer,
-        violations: Violations,
-        allocations: Allocations,
-        on_xid: Callable[[Xid], object] = lambda _: None,
-    ) -> None:
-        """`on_xid` is called with every Xid error."""
-        self.health = DeviceHealth(node, on_xid)
-        self.reporter = Reporter(writer, node)
-        self.usage = Usage(node.name)
-        """By the last reading."""
-        self.last_hour = LastHour(node.clock)
+    node: OwnNode
+    violations: Violations
+    allocations: Allocations
+    on_xid: Callable[[Xid], object] = lambda _: None
+    """Called with every Xid error."""
+
+    def __post_init__(self) -> None:
         self.hardware: Hardware | None = None
         """What is to be reported; None until that is known."""
         self.turns: ReportedTurns | None = None
         """The part of it that is about turns."""
         self.limits = LimitsOutcome()
         """What was found of memory limits."""
-        self._node = node
-        self._violations = violations
-        self._allocations = allocations
-        self._taken = node.clock()
+        self.health = DeviceHealth(self.node, self.on_xid)
+        self.reporter = Reporter(self.node)
+        self.usage = Usage(self.node.name)
+        """By the last reading."""
+        self.last_hour = LastHour(self.node.clock)
+        self._taken = self.node.clock()
 
     def fault(self) -> str:
         """Why the agent doesn't do its work, or ""."""
-        blind = self._node.clock() - self._taken
+        blind = self.node.clock() - self._taken
         return f"the last look at the devices was {blind:.0f} s ago" if blind > BLIND_SECONDS else ""
 
     def take(self, reading: Reading) -> None:
         """Judges what was read. Called on the event loop; never blocks."""
-        ledger = self._node.ledger
+        ledger = self.node.ledger
         if self.health.known is None and ledger and not ledger.metadata.hides("status.hardware"):
             self._remember(ledger.status.hardware)
         judged = self.health.judge(reading)
@@ -240,14 +241,14 @@ class DeviceMonitor:
             self.hardware = judged
         self.report()
         # At the end: an agent that fails to judge what it reads doesn't do its work either.
-        self._taken = self._node.clock()
+        self._taken = self.node.clock()
 
     def _remember(self, reported: Hardware) -> None:
         """Resumes from the report of the agent before this one."""
         self.health.known = reported
-        self._violations.trespasses.remember(reported.trespasses)
-        self._violations.overuses.remember(reported.overuses)
-        self._allocations.remember(reported.allocations)
+        self.violations.trespasses.remember(reported.trespasses)
+        self.violations.overuses.remember(reported.overuses)
+        self.allocations.remember(reported.allocations)
         self.turns = reported.turns
         if self.limits == LimitsOutcome():  # until the first look; pods that need a node that enforces wait for none
             self.limits = LimitsOutcome(reported.memory_limits, reported.counts_only, tuple(reported.limits))
@@ -265,14 +266,14 @@ class DeviceMonitor:
 
     def report(self) -> None:
         """Reports what is known by now. To be called when a part of it has changed."""
-        if self.hardware is None or not self._allocations.asked:
+        if self.hardware is None or not self.allocations.asked:
             return
         self.hardware = replace(
             self.hardware,
-            allocations=self._allocations.known,
-            placeholders=bool(self._allocations.placeholders),
-            trespasses=self._violations.trespasses.rows,
-            overuses=self._violations.overuses.rows,
+            allocations=self.allocations.known,
+            placeholders=bool(self.allocations.placeholders),
+            trespasses=self.violations.trespasses.rows,
+            overuses=self.violations.overuses.rows,
             turns=self.turns,
             memory_limits=self.limits.mode,
             counts_only=self.limits.obstacle,
@@ -281,7 +282,7 @@ class DeviceMonitor:
         self.reporter.want(self.hardware)
 
     def _take_use(self, reading: Reading, devices: list[Part]) -> None:
-        ledger, pods = self._node.ledger or NodeDevices(), self._node.present_pods()
+        ledger, pods = self.node.ledger or NodeDevices(), self.node.present_pods()
         parts = {part.uuid: part for part in devices}
         read = [(part, ledger.present(part.device), use) for use in reading.uses if (part := parts.get(use.uuid))]
         on = {
@@ -290,10 +291,10 @@ class DeviceMonitor:
         }
         shares: dict[Device, list[ShareMemory]] = {}
         # While pods or claims aren't known, their processes would all look like strangers.
-        if self._node.pods.synced and ledger.node and not ledger.metadata.unreadable:
-            read_at = self._node.clock() if reading.read_at is None else reading.read_at
-            for use in self._violations.take(ledger, [each for some in on.values() for each in some], read_at):
-                exceeded = use.key in self._violations.overuses.streaks
+        if self.node.pods.synced and ledger.node and not ledger.metadata.unreadable:
+            read_at = self.node.clock() if reading.read_at is None else reading.read_at
+            for use in self.violations.take(ledger, [each for some in on.values() for each in some], read_at):
+                exceeded = use.key in self.violations.overuses.streaks
                 row = ShareMemory(use.pod, use.container, use.used_mib, use.limit_mib, exceeded)
                 shares.setdefault(use.device, []).append(row)
         usages = [
@@ -310,28 +311,30 @@ class DeviceMonitor:
             )
             for part, device, use in read
         ]
-        self.usage = Usage(self._node.name, self._node.now(), usages)
+        self.usage = Usage(self.node.name, self.node.now(), usages)
         self.last_hour.take(self.usage)
 
     def _process(self, process: NodeProcess) -> DeviceProcess:
         use, container = process.use, process.container
         known = use.pid, use.name, use.memory_mib or 0, container.pod, container.name
-        return DeviceProcess(*known, trespass=self._violations.trespasses.accuses(process))
+        return DeviceProcess(*known, trespass=self.violations.trespasses.accuses(process))
 
 
+@dataclass(eq=False)
 class LastHour:
     """The utilization of each device in each minute of the last hour, in memory; a restarted agent begins anew."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds that never go back."""
-        self._clock = clock
+    clock: Callable[[], float]
+    """Gives seconds that never go back."""
+
+    def __post_init__(self) -> None:
         self._read: dict[str, dict[int, list[int]]] = {}
         """By device and minute."""
         self._usage = Usage("")
 
     def take(self, usage: Usage) -> None:
         """Remembers a reading; a device of which there was none for an hour is forgotten."""
-        minute = int(self._clock() // MINUTE)
+        minute = int(self.clock() // MINUTE)
         self._usage = usage
         for device in usage.devices:
             key = _key(device)
@@ -347,7 +350,7 @@ class LastHour:
         return NodeUse(self._usage.node, self._usage.time, [self._hour(each) for each in self._usage.devices])
 
     def _hour(self, device: DeviceUsage) -> DeviceHour:
-        read, now = self._read.get(_key(device), {}), int(self._clock() // MINUTE)
+        read, now = self._read.get(_key(device), {}), int(self.clock() // MINUTE)
         minutes = range(max(min(read, default=now + 1), now - MINUTES + 1), now + 1)
         return DeviceHour(
             device.resource,

@@ -19,14 +19,7 @@ class Writer(Protocol):
     """What agents write, beside events. Every call is bounded in time and raises an `ApiError`."""
 
     async def apply(
-        self,
-        kind: Kind[T],
-        name: str,
-        body: Mapping[str, Any],
-        *,
-        manager: str,
-        namespace: str = "",
-        subresource: str = "",
+        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, manager: str, subresource: str = ""
     ) -> T:
         """Server-side apply, by force."""
         ...
@@ -43,6 +36,7 @@ class OwnNode:
     """Of this node alone, as `pods` are."""
     pods: Mirror[NodePod]
     recorder: Recorder
+    writer: Writer
     now: Callable[[], str]
     """The time, RFC 3339."""
     left_out: frozenset[str] = frozenset()

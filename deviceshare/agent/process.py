@@ -58,11 +58,12 @@ class Agent:
             ledgers=self._ledgers,
             pods=self._pods,
             recorder=self._recorder,
+            writer=api,
             now=timestamps.now,
             left_out=settings.excluded_namespaces,
         )
         self._processes = ProcessTable(settings.proc_root)
-        self._evictions = Evictions(api, on_evicted=self._metrics.count_eviction)
+        self._evictions = Evictions(node, self._metrics.count_eviction)
         violations = Violations(
             node,
             self._evictions,
@@ -77,7 +78,7 @@ class Agent:
             lambda: self._monitor.report(),  # noqa: PLW0108 the monitor is built below
             settings.placeholders,
         )
-        self._monitor = DeviceMonitor(node, api, violations, self._allocations, on_xid=self._metrics.count_xid)
+        self._monitor = DeviceMonitor(node, violations, self._allocations, self._metrics.count_xid)
         specs = CdiSpecs(settings.cdi_directories)
         self._reader = DeviceReader(
             self._monitor.take,

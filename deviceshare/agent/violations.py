@@ -4,13 +4,13 @@ What a pod uses beyond its share is missing for the others on the device, whose 
 pod that trespasses or exceeds is ever told or evicted, never another one on the device.
 """
 
-import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from deviceshare.agent.own_node import OwnNode, Writer
+from deviceshare.agent.own_node import OwnNode
 from deviceshare.domain.device_health.containers import NodeProcess
 from deviceshare.domain.device_health.violations import (
     DEFAULT_GRACE_SECONDS,
@@ -48,28 +48,23 @@ EXCEEDED: Final = "MemoryShareExceeded"
 """The reason of the Events about it."""
 
 
+@dataclass(eq=False)
 class Evictions:
     """Evicts pods while `run` runs, by the eviction API: it honours PodDisruptionBudgets and grace periods."""
 
-    def __init__(
-        self,
-        writer: Writer,
-        *,
-        on_evicted: Callable[[str], object] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`on_evicted` is called with the cause of each eviction."""
-        self._writer = writer
-        self._on_evicted = on_evicted
-        self._clock = clock
+    node: OwnNode
+    on_evicted: Callable[[str], object] = lambda _: None
+    """Called with the cause of each eviction."""
+
+    def __post_init__(self) -> None:
         self._wanted: dict[Subject, tuple[float, str]] = {}
         self._evicted: dict[Subject, float] = {}
-        self._queue: Queue[Subject] = Queue("evictions", self._reconcile, workers=2, clock=clock)
+        self._queue: Queue[Subject] = Queue("evictions", self._reconcile, workers=2, clock=self.node.clock)
         self.run = self._queue.run
 
     def want(self, pod: Subject, cause: str) -> None:
         """Has the pod evicted. To be repeated for as long as it is meant."""
-        now = self._clock()
+        now = self.node.clock()
         self._wanted = {each: wish for each, wish in self._wanted.items() if now - wish[0] < FRESH_SECONDS}
         self._evicted = {each: at for each, at in self._evicted.items() if now - at < REST_SECONDS}
         if pod not in self._evicted:
@@ -83,36 +78,31 @@ class Evictions:
 
     async def _reconcile(self, pod: Subject) -> None:
         at, cause = self._wanted.get(pod, (-FRESH_SECONDS, ""))
-        if pod in self._evicted or self._clock() - at >= FRESH_SECONDS:
+        if pod in self._evicted or self.node.clock() - at >= FRESH_SECONDS:
             return
         try:
-            await self._writer.evict(pod.namespace, pod.name, uid=pod.uid)
+            await self.node.writer.evict(pod.namespace, pod.name, uid=pod.uid)
         except (NotFound, Conflict):
             return
-        self._evicted[pod] = self._clock()
-        self._on_evicted(cause)
+        self._evicted[pod] = self.node.clock()
+        self.on_evicted(cause)
         log.warning("Evicted a pod", cause=cause, namespace=pod.namespace, pod=pod.name, uid=pod.uid)
 
 
+@dataclass(eq=False)
 class Violations:
     """Remembers what each reading shows of the node's processes, and tells of it."""
 
-    def __init__(
-        self,
-        node: OwnNode,
-        evictions: Evictions,
-        *,
-        enforced: Collection[str] = (),
-        tolerance: int = DEFAULT_TOLERANCE_PERCENT,
-        grace: float = DEFAULT_GRACE_SECONDS,
-    ) -> None:
-        """`enforced`: for which of CAUSES pods are evicted, for overuse after `grace` seconds."""
+    node: OwnNode
+    evictions: Evictions
+    enforced: Collection[str] = ()
+    """For which of CAUSES pods are evicted, for overuse after `grace` seconds."""
+    tolerance: int = DEFAULT_TOLERANCE_PERCENT
+    grace: float = DEFAULT_GRACE_SECONDS
+
+    def __post_init__(self) -> None:
         self.trespasses = Trespasses()
-        self.overuses = Overuses(tolerance)
-        self._node = node
-        self._evictions = evictions
-        self._enforced = enforced
-        self._grace = grace
+        self.overuses = Overuses(self.tolerance)
         self._wanted: set[Subject] = set()
         """The pods to be evicted for overuse."""
         self._told: dict[ShareKey, float] = {}
@@ -128,13 +118,13 @@ class Violations:
             if found.news:
                 self._tell_of_trespass(ledger, found.process, found.row.process, pod)
             if found.seen_before and pod.uid and self._evicts(pod, TRESPASS):
-                self._evictions.want(pod, TRESPASS)
+                self.evictions.want(pod, TRESPASS)
         uses = share_uses(ledger, processes)
-        self._act_on(self.overuses.take(uses, read_at, self._node.clock(), self._node.now()))
+        self._act_on(self.overuses.take(uses, read_at, self.node.clock(), self.node.now()))
         return uses
 
     def _evicts(self, pod: Subject, cause: str) -> bool:
-        return cause in self._enforced and pod.namespace != SPARED
+        return cause in self.enforced and pod.namespace != SPARED
 
     def _tell_of_trespass(self, ledger: NodeDevices, process: NodeProcess, name: str, pod: Subject) -> None:
         device, pid = process.device, process.use.pid
@@ -148,30 +138,30 @@ class Violations:
             if groups
             else "pods with shares have, but belongs to none of them"
         )
-        message = f"process {quoted(name)} (PID {pid}) uses {device} of node {self._node.name}, which {whose}"
-        self._node.recorder.warn(pod if pod.uid else node_subject(self._node.name), "Trespass", message)
+        message = f"process {quoted(name)} (PID {pid}) uses {device} of node {self.node.name}, which {whose}"
+        self.node.recorder.warn(pod if pod.uid else node_subject(self.node.name), "Trespass", message)
 
     def _act_on(self, exceeding: Iterable[ShareUse]) -> None:
-        now = self._node.clock()
+        now = self.node.clock()
         self._announced &= self.overuses.streaks.keys()
         self._told = {each: at for each, at in self._told.items() if now - at < QUIET_SECONDS}
         wanted = set()
         for use in exceeding:
-            pod, streak, seen = _pod(use.pod, use.pod_uid), self.overuses.streaks[use.key], self._node.pods.get(use.pod)
+            pod, streak, seen = _pod(use.pod, use.pod_uid), self.overuses.streaks[use.key], self.node.pods.get(use.pod)
             if seen is None or seen.metadata.uid != use.pod_uid or seen.metadata.deletion_timestamp:
                 continue  # It is another pod, or there is nothing more to ask of it.
             if streak.readings >= READINGS and use.key not in self._told:
                 self._told[use.key] = now
                 self._tell_of_overuse(use, pod)
-            if self._evicts(pod, OVERUSE) and streak.is_over(self._grace, now):
+            if self._evicts(pod, OVERUSE) and streak.is_over(self.grace, now):
                 wanted.add(pod)
-                self._evictions.want(pod, OVERUSE)
+                self.evictions.want(pod, OVERUSE)
                 if use.key not in self._announced:
                     self._announced.add(use.key)
                     text = f"and has been {self._above(use)}: its pod is being evicted, since its share is"
                     self._warn(use, pod, f"{text} {use.limit_mib} MiB; ask for a larger one")
         for pod in self._wanted - wanted:
-            self._evictions.withdraw(pod, OVERUSE)
+            self.evictions.withdraw(pod, OVERUSE)
         self._wanted = wanted
 
     def _tell_of_overuse(self, use: ShareUse, pod: Subject) -> None:
@@ -181,12 +171,12 @@ class Violations:
         self._warn(use, pod, f"its share is {limit} MiB and the rest belongs to others: {OVERUSE_CURE}{then}")
 
     def _above(self, use: ShareUse) -> str:
-        return f"above {self.overuses.bound(use)} MiB for {self._grace:.0f} s"
+        return f"above {self.overuses.bound(use)} MiB for {self.grace:.0f} s"
 
     def _warn(self, use: ShareUse, pod: Subject, text: str) -> None:
         who = f"container {use.container}" if use.container else "the pod"
-        what = f"{who} uses {use.used_mib} MiB of {use.device} on node {self._node.name}"
-        self._node.recorder.warn(pod, EXCEEDED, f"{what}, {text}")
+        what = f"{who} uses {use.used_mib} MiB of {use.device} on node {self.node.name}"
+        self.node.recorder.warn(pod, EXCEEDED, f"{what}, {text}")
 
 
 def _pod(key: str, uid: str) -> Subject:

@@ -72,6 +72,7 @@ class Node:
             ledgers=self.ledgers,
             pods=self.pods,
             recorder=self.recorder,
+            writer=self,
             now=lambda: NOW,
             clock=lambda: self.time,
         )
@@ -145,14 +146,7 @@ class Node:
         return found
 
     async def apply(
-        self,
-        kind: Kind[Any],
-        name: str,
-        body: Mapping[str, Any],
-        *,
-        manager: str,
-        namespace: str = "",
-        subresource: str = "",
+        self, kind: Kind[Any], name: str, body: Mapping[str, Any], *, manager: str, subresource: str = ""
     ) -> Any:
         assert (manager, subresource, name) == (contract.AGENT, "status", NODE)
         if error := self.fail():

@@ -82,7 +82,7 @@ async def test_no_annotation_hides_an_intruder(member: dict[str, str], intruder:
 async def test_a_namespace_that_the_webhooks_leave_out_is_believed_nothing() -> None:
     """There, anybody may write a member's label and annotations."""
     node = Watched()
-    node.monitor._node = replace(node.own, left_out=frozenset({"ns"}))
+    node.monitor.node = replace(node.own, left_out=frozenset({"ns"}))
     node.add_pod("member", **labelled({}))
     node.look()
 

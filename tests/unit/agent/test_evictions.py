@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from deviceshare.agent.violations import OVERUSE, TRESPASS, Evictions
 from deviceshare.loops.ports import NotFound, Unavailable
@@ -15,7 +16,7 @@ STRANGER = pod_subject("stranger")
 @asynccontextmanager
 async def evicting(node: Node) -> AsyncIterator[tuple[Evictions, list[str]]]:
     done: list[str] = []
-    evictions = Evictions(node, on_evicted=done.append, clock=now)
+    evictions = Evictions(replace(node.own, clock=now), done.append)
     task = asyncio.create_task(evictions.run())
     try:
         yield evictions, done

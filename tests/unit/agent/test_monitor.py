@@ -23,7 +23,7 @@ class MonitoredNode(Node):
         self.evictions = EvictionWishes()
         self.allocations = Allocations(kubelet, self.pods, list, self._report, placeholders)
         violations = Violations(self.own, self.evictions, enforced=enforced)
-        self.monitor = DeviceMonitor(self.own, self, violations, self.allocations)
+        self.monitor = DeviceMonitor(self.own, violations, self.allocations)
 
     def _report(self) -> None:
         self.monitor.report()

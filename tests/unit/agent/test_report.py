@@ -17,7 +17,7 @@ TWO = Hardware(devices=[part(0), part(1)])
 
 @asynccontextmanager
 async def reporting(node: Node) -> AsyncIterator[Reporter]:
-    reporter = Reporter(node, node.own)
+    reporter = Reporter(node.own)
     task = asyncio.create_task(reporter.run())
     try:
         yield reporter
