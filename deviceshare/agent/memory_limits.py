@@ -9,22 +9,24 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple
 
 import structlog
 
+from deviceshare import amd, nvidia
 from deviceshare.agent.own_node import OwnNode
-from deviceshare.domain.device_health.containers import control_group_of
+from deviceshare.domain.device_health.containers import ControlGroup, control_group_of
 from deviceshare.domain.device_health.examination import DriverTrouble
 from deviceshare.domain.device_health.memory_limits import (
     MIB,
     NO_LIMIT,
     UNLIMITED,
-    GroupMemory,
     Limit,
     LimitKey,
     PodLimits,
@@ -76,33 +78,17 @@ class LimitsOutcome(NamedTuple):
     """Whether pods and ledger were known, and every limit has been read once."""
 
 
-class LimitDriver(Protocol):
-    """What limits the memory of the node's GPUs. It is used between its entry and its exit, and each call raises
-    DriverTrouble."""
-
-    @property
-    def mode(self) -> str:
-        """One of ENFORCING."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def limits_obstacle(self) -> str:
-        """Why it can't here, with the cure; "" where it can."""
-        ...
-
-    def read_limits(self, uuid: str, group: Path) -> GroupMemory: ...
-
-    def set_limits(self, uuid: str, group: Path, limits: GroupMemory) -> None:
-        """Afterwards these are the limits."""
-        ...
+LimitDriver = amd.Dmem | nvidia.Driver
+"""What limits the memory of the node's GPUs. It is used between its entry and its exit, and each call raises
+DriverTrouble."""
 
 
 class _LimitedGroup(NamedTuple):
+    """A container's, or a sandbox's, which has no name, as one that the kubelet hasn't reported yet."""
+
     pod: PodLimits
-    container_id: str
+    container: str
+    limits: Mapping[str, Limit]
     group: Path
 
 
@@ -110,47 +96,39 @@ _News = tuple[PodLimits, str, str]
 """Of a pod, the reason of an Event and its text."""
 
 
+@dataclass(eq=False)
 class MemoryLimits:
     """Sets and audits limits while `run` runs."""
 
-    def __init__(
-        self,
-        node: OwnNode,
-        changed: Callable[[], object],
-        driver: Callable[[], LimitDriver],
-        *,
-        mode: str = NO_LIMITS,
-        root: Path = Path("/sys/fs/cgroup"),
-        intercepts: bool = False,
-        hook: Callable[[], bool] = lambda: False,
-        split: Callable[[], bool] = lambda: False,
-        written: Callable[[], Collection[LimitReport] | None] = lambda: None,
-        on_limited: Callable[[float], object] = lambda _: None,
-        on_repaired: Callable[[], object] = lambda: None,
-    ) -> None:
-        """`driver` says which one the node has, `mode` is one of LIMIT_MODES, `root` where control groups are mounted.
+    node: OwnNode
+    changed: Callable[[], object]
+    """Called when `outcome` is another."""
+    find_driver: Callable[[], LimitDriver]
+    """Says which one the node has."""
+    _: KW_ONLY
+    mode: str
+    """One of LIMIT_MODES."""
+    root: Path = Path("/sys/fs/cgroup")
+    """Where control groups are mounted."""
+    intercepts: bool = False
+    """Whether HAMi-core is loaded in programs where the driver doesn't limit memory."""
+    hook: Callable[[], bool] = lambda: False
+    """Whether the node's CDI specifications have NVIDIA's hook."""
+    split: Callable[[], bool] = lambda: False
+    """Whether a GPU is split by MIG."""
+    written: Callable[[], Collection[LimitReport] | None] = lambda: None
+    """Which limits are in the report that the API server has, None while another is being written."""
+    on_limited: Callable[[float], object] = lambda _: None
+    """Called with the seconds from a control group's making to its limit."""
+    on_repaired: Callable[[], object] = lambda: None
+    """Called where a limit was missing."""
 
-        `intercepts` says whether HAMi-core is loaded in programs where the driver doesn't limit memory,
-        `hook` says whether the node's CDI specifications have NVIDIA's hook, `split` whether a GPU is split by MIG, and
-        `written` which limits are in the report that the API server has, None while another is being written.
-        `on_limited` is called with the seconds from a control group's making to its limit, `on_repaired` where one was
-        missing.
-        """
-        self._otherwise = INTERCEPT if intercepts and mode != NO_LIMITS else ""
+    def __post_init__(self) -> None:
+        self._otherwise = INTERCEPT if self.intercepts and self.mode != NO_LIMITS else ""
         self._unintercepted: tuple[LimitReport, ...] = ()
-        self._by_driver = mode in (BY_AGENT, HOOK)
+        self._by_driver = self.mode in (BY_AGENT, HOOK)
         self.outcome = LimitsOutcome() if self._by_driver else self._none(_SWITCHED_OFF)
-        self._node = node
-        self._driver_here = driver
-        self._driver = driver()
-        self._on_limited = on_limited
-        self._on_repaired = on_repaired
-        self._changed = changed
-        self._mode = mode
-        self._root = root
-        self._hook = hook
-        self._split = split
-        self._written = written
+        self._driver = self.find_driver()
         self._lowered: dict[LimitKey, int] = {}
         """What was lowered on request, for as long as a report may say so."""
         self._wanted: tuple[bool, tuple[PodLimits, ...]] = (False, ())
@@ -165,11 +143,10 @@ class MemoryLimits:
         """What those use, in MiB, that were to have less."""
         self._retry: dict[Path, tuple[float, str]] = {}
         """When limits that were refused are retried, and why they were."""
-        self._audited = self._probed = float("-inf")
+        self._audited = self._probed = self._searched = float("-inf")
         self._obstacle = ""
         self._kubepods: list[Path] = []
         """The control groups below which all pods' are."""
-        self._searched = float("-inf")
 
     @property
     def enabled(self) -> bool:
@@ -185,8 +162,8 @@ class MemoryLimits:
 
     async def run(self) -> None:
         """Until cancelled; only where it is `enabled`."""
-        self._node.ledgers.subscribe(lambda _: self._dirty.set())
-        self._node.pods.subscribe(lambda _: self._dirty.set())
+        self.node.ledgers.subscribe(lambda _: self._dirty.set())
+        self.node.pods.subscribe(lambda _: self._dirty.set())
         loop = asyncio.get_running_loop()
         if self._by_driver:
             threading.Thread(target=self._look_on, args=(loop,), name="memory-limits", daemon=True).start()
@@ -206,8 +183,8 @@ class MemoryLimits:
 
     def _want(self) -> None:
         self._forget_withdrawn()
-        ledger, known = self._node.ledger or NodeDevices(), self._node.ledgers.synced and self._node.pods.synced
-        by_uid = {pod.metadata.uid: pod for pod in self._node.pods.values() if not pod.finished}
+        ledger, known = self.node.ledger or NodeDevices(), self.node.ledgers.synced and self.node.pods.synced
+        by_uid = {pod.metadata.uid: pod for pod in self.node.pods.values() if not pod.finished}
         self._wanted = known and not ledger.metadata.unreadable, tuple(limits_of(ledger, by_uid, self._lowered))
         self._unintercepted = tuple(unintercepted(ledger, by_uid)[:MAX_LIMITS]) if self._otherwise else ()
         if self.outcome.mode == INTERCEPT and self.outcome.reports != self._unintercepted:
@@ -215,7 +192,7 @@ class MemoryLimits:
 
     def _forget_withdrawn(self) -> None:
         """A limit may grow again once no report says any more that it was lowered: the leader decides by that."""
-        if (written := self._written()) is not None:
+        if (written := self.written()) is not None:
             said = {each.key for each in (*written, *self.outcome.reports)}
             self._lowered = {key: limit for key, limit in self._lowered.items() if key in said}
 
@@ -230,13 +207,13 @@ class MemoryLimits:
         for pod, reason, text in news:
             log.warning("Memory limit", reason=reason, pod=pod.pod, text=text)
             namespace, _, name = pod.pod.rpartition("/")
-            self._node.recorder.warn(Subject(PODS, name, namespace, pod.uid), reason, text)
+            self.node.recorder.warn(Subject(PODS, name, namespace, pod.uid), reason, text)
         if outcome != self.outcome:
             if (outcome.mode, outcome.obstacle) != (self.outcome.mode, self.outcome.obstacle):
                 log.info("Memory limits of shares", mode=outcome.mode, obstacle=outcome.obstacle)
             self.outcome = outcome
             self._lowered |= {each.key: each.limit_mib for each in outcome.reports if each.limit_mib}
-            self._changed()
+            self.changed()
         self._dirty.set()
 
     # Everything below runs in the thread.
@@ -263,7 +240,7 @@ class MemoryLimits:
         if self._obstacle:
             return self._none(self._obstacle)
         mode = self._driver.mode
-        if (self._mode, mode) == (HOOK, BY_AGENT) and self._hook():
+        if (self.mode, mode) == (HOOK, BY_AGENT) and self.hook():
             mode = HOOK
         audit, first = now - self._audited >= AUDIT_SECONDS, self._audited == float("-inf")
         found = self._groups({pod.uid: pod for pod in wanted}) if wanted else []
@@ -278,22 +255,23 @@ class MemoryLimits:
                     self._apply(each, news, silent=mode != HOOK and not first)
         lowered = list(self._lower(found, news)) if any(pod.wanted for pod in wanted) else []
         for each in found:
-            name, limits = each.pod.of(each.container_id)
-            for uuid in limits:
+            for uuid in each.limits:
                 if (each.group, uuid) not in self._known and each.group.exists():  # else it has ended meanwhile
                     _, why = self._retry.get(each.group, (now, "not tried yet"))
-                    reports.append(LimitReport(each.pod.pod, each.pod.uid, name, uuid, missing=f"not set: {why}"))
+                    reports.append(
+                        LimitReport(each.pod.pod, each.pod.uid, each.container, uuid, missing=f"not set: {why}")
+                    )
         if audit and known:
             self._audited = now
         groups = len(here) - len({report.uid for report in reports})
         return LimitsOutcome(mode, "", tuple(sorted({*reports, *lowered})[:MAX_LIMITS]), groups, known and not first)
 
     def _probe(self) -> str:
-        if not (self._root / "cgroup.controllers").exists():
+        if not (self.root / "cgroup.controllers").exists():
             return _VERSION_1
-        if self._split():
+        if self.split():
             return "a GPU of the node is split by MIG: label such nodes otherwise, or turn MIG off"
-        self._driver = self._driver_here()  # One may be installed, or removed, while the agent runs.
+        self._driver = self.find_driver()  # One may be installed, or removed, while the agent runs.
         try:
             with self._driver:
                 return self._driver.limits_obstacle()
@@ -303,46 +281,46 @@ class MemoryLimits:
     def _groups(self, pods: Mapping[str, PodLimits]) -> list[_LimitedGroup]:
         """The control groups of these pods' containers, by UID, and of their sandboxes."""
         now = time.monotonic()
-        found = [each for top in self._kubepods for each in self._below(top, pods, _DEPTH)]
+        found = list(self._below(self._kubepods, pods, _DEPTH))
         if {each.pod.uid for each in found} != pods.keys() and now - self._searched >= SEARCH_SECONDS:
             # The kubelet makes the first one's with its first pod, wherever its --cgroup-root is.
-            self._searched, self._kubepods = now, list(_kubepods(self._root, _DEPTH))
-            found = [each for top in self._kubepods for each in self._below(top, pods, _DEPTH)]
+            self._searched, self._kubepods = now, list(_kubepods(self.root, _DEPTH))
+            found = list(self._below(self._kubepods, pods, _DEPTH))
         return found
 
-    def _below(self, directory: Path, pods: Mapping[str, PodLimits], depth: int) -> Iterator[_LimitedGroup]:
-        for each in _named(directory, lambda name: "pod" in name or name in _CLASSES):
-            group = _group_at(f"0::/{each.relative_to(self._root)}")
+    def _below(self, tops: Iterable[Path], pods: Mapping[str, PodLimits], depth: int) -> Iterator[_LimitedGroup]:
+        for each in chain.from_iterable(_named(top, lambda name: "pod" in name or name in _CLASSES) for top in tops):
+            group = self._named_by(each)
             if group is None and depth:
-                yield from self._below(each, pods, depth - 1)
+                yield from self._below([each], pods, depth - 1)
             elif group and (pod := pods.get(group.pod_uid)):
-                for leaf in _named(each, lambda _: True):
-                    inside = _group_at(f"0::/{leaf.relative_to(self._root)}")
-                    if inside and inside.container_id:
-                        yield _LimitedGroup(pod, inside.container_id, leaf)
+                for leaf in _named(each):
+                    if (container := self._named_by(leaf)) and container.container_id:
+                        yield _LimitedGroup(pod, *self._limits(pod, container.container_id), leaf)
 
-    def _limits(self, found: _LimitedGroup) -> tuple[str, Mapping[str, Limit]]:
-        name, limits = found.pod.of(found.container_id)
+    def _named_by(self, directory: Path) -> ControlGroup | None:
+        return _group_at(f"0::/{directory.relative_to(self.root)}")
+
+    def _limits(self, pod: PodLimits, container_id: str) -> tuple[str, Mapping[str, Limit]]:
+        name, limits = pod.of(container_id)
         if not name and self._driver.mode == DMEM:
             # It may be the sandbox, which uses nothing, and the groups above keep what those below keep together.
             return name, {uuid: limit._replace(soft=0) for uuid, limit in limits.items()}
         for uuid, limit in limits.items() if self._held else ():
-            held = self._held.get((found.pod.uid, name, uuid), limit)
+            held = self._held.get((pod.uid, name, uuid), limit)
             if (held.hard, held.soft) < (limit.hard, limit.soft):
                 limits = {**limits, uuid: held}
             else:
-                self._held.pop((found.pod.uid, name, uuid), None)
+                self._held.pop((pod.uid, name, uuid), None)
         return name, limits
 
     def _is_new(self, found: _LimitedGroup, now: float) -> bool:
-        _, limits = self._limits(found)
-        changed = any(self._known.get((found.group, uuid)) != limit for uuid, limit in limits.items())
+        changed = any(self._known.get((found.group, uuid)) != limit for uuid, limit in found.limits.items())
         return changed and now >= self._retry.get(found.group, (now, ""))[0]
 
     def _apply(self, found: _LimitedGroup, news: list[_News], *, silent: bool) -> None:
         """Has the container have its limits. `silent`: that a new one has none yet is no news."""
-        name, limits = self._limits(found)
-        for uuid, limit in limits.items():
+        for uuid, limit in found.limits.items():
             key, wanted = (found.group, uuid), limit.in_bytes
             before = self._known.get(key)
             try:
@@ -354,8 +332,8 @@ class MemoryLimits:
                     # The hook takes one limit for all devices, so that one of several may have a larger one.
                     missing = now.hard == UNLIMITED.hard if before is None else before.in_bytes.hard < now.hard
                     if missing and limit != NO_LIMIT and not (before is None and silent):
-                        self._on_repaired()
-                        who = f"container {name}" if name else "a container"
+                        self.on_repaired()
+                        who = f"container {found.container}" if found.container else "a container"
                         text = f"{who} was without its limit of {in_gib(limit.hard)} of device {uuid}: set again"
                         news.append((found.pod, "MemoryLimitMissing", text))
                 self._known[key] = limit
@@ -364,21 +342,25 @@ class MemoryLimits:
                 self._retry[found.group] = time.monotonic() + 1, str(error)
                 if found.group.exists():  # else it has ended meanwhile
                     log.warning(
-                        "Failed to limit memory", pod=found.pod.pod, container=name, uuid=uuid, error=str(error)
+                        "Failed to limit memory",
+                        pod=found.pod.pod,
+                        container=found.container,
+                        uuid=uuid,
+                        error=str(error),
                     )
 
     def _count(self, group: Path) -> None:
         with suppress(OSError):  # it has ended meanwhile
-            self._on_limited(max(time.time() - group.stat().st_ctime, 0.0))
+            self.on_limited(max(time.time() - group.stat().st_ctime, 0.0))
 
     def _lower(self, found: Collection[_LimitedGroup], news: list[_News]) -> Iterator[LimitReport]:
         """Lowers limits on request, of containers that use no more than that."""
         with self._driver:
             for each in found:
-                name, limits = self._limits(each)
+                name = each.container
                 for uuid, limit in each.pod.wanted.get(name, {}).items() if name else ():
                     key = each.pod.uid, name, uuid
-                    used = self._lowered_to(each, uuid, limits.get(uuid), limit)
+                    used = self._lowered_to(each, uuid, limit)
                     if used is None:
                         self._refused.pop(key, None)
                         yield LimitReport(each.pod.pod, *key, limit.soft)
@@ -389,7 +371,7 @@ class MemoryLimits:
                             news.append((each.pod, "ResizeRefused", text))
                         yield LimitReport(each.pod.pod, *key, used_mib=self._refused.setdefault(key, used))
 
-    def _lowered_to(self, found: _LimitedGroup, uuid: str, before: Limit | None, limit: Limit) -> int | None:
+    def _lowered_to(self, found: _LimitedGroup, uuid: str, limit: Limit) -> int | None:
         """Lowers the limit; where the container uses more, what that is in MiB, and the limit is as before."""
         if self._known.get((found.group, uuid)) == limit:
             return None
@@ -399,9 +381,9 @@ class MemoryLimits:
                 used = self._driver.read_limits(uuid, found.group).used
                 if used <= limit.in_bytes.soft:
                     self._known[found.group, uuid] = limit
-                    self._held[found.pod.uid, found.pod.names[found.container_id], uuid] = limit
+                    self._held[found.pod.uid, found.container, uuid] = limit
                     return None
-                if before:  # It allocated in between.
+                if before := found.limits.get(uuid):  # It allocated in between.
                     self._driver.set_limits(uuid, found.group, before.in_bytes)
         except DriverTrouble as error:
             log.warning("Failed to lower a limit", pod=found.pod.pod, uuid=uuid, error=str(error))
@@ -418,7 +400,7 @@ def is_intercepted(proc: Path) -> bool:
 
 
 def _kubepods(directory: Path, depth: int) -> Iterator[Path]:
-    for each in _named(directory, lambda _: True):
+    for each in _named(directory):
         if "kubepods" in each.name:
             yield each
         elif depth:
@@ -429,7 +411,7 @@ _group_at = lru_cache(4096)(control_group_of)  # asked of each pod of the node a
 _CLASSES: Final = ("burstable", "besteffort", "guaranteed")
 
 
-def _named(directory: Path, fits: Callable[[str], bool]) -> list[Path]:
+def _named(directory: Path, fits: Callable[[str], bool] = lambda _: True) -> list[Path]:
     """The directories in it whose name fits."""
     try:
         with os.scandir(directory) as entries:
