@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -156,30 +157,22 @@ def _load(path: Path) -> Any:
     return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
 
 
+@dataclass(eq=False)
 class DeviceReader:
     """Reports a `Reading` every few seconds while `run` runs."""
 
-    def __init__(
-        self,
-        report: Callable[[Reading], object],
-        *,
-        processes: ProcessTable,
-        sysfs: Path,
-        specs: CdiSpecs,
-        visible: str | None = None,
-        missing: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """`report` is called on the event loop. `visible` is this container's variable (vendors.NVIDIA).
+    report: Callable[[Reading], object]
+    """Called on the event loop."""
+    _: KW_ONLY
+    processes: ProcessTable
+    sysfs: Path
+    specs: CdiSpecs
+    visible: str | None = None
+    """This container's variable (vendors.NVIDIA)."""
+    missing: Callable[[], bool] = lambda: False
+    """Whether a device is known to be lost."""
 
-        `missing` says whether a device is known to be lost.
-        """
-        self._report = report
-        self._missing = missing
-        self._processes = processes
-        self._sysfs = sysfs
-        self._specs = specs
-        self._visible = visible
-        self._boot_id = processes.boot_id
+    def __post_init__(self) -> None:
         self._closing = threading.Event()
         self._reported = time.monotonic()
         self._xids: list[Xid] = []
@@ -192,15 +185,17 @@ class DeviceReader:
     async def run(self) -> None:
         """Reads until cancelled."""
         loop = asyncio.get_running_loop()
-        thread = threading.Thread(target=self._read_on, args=(loop,), name="device-reader", daemon=True)
-        thread.start()
+        threading.Thread(target=self._read_on, args=(loop,), name="device-reader", daemon=True).start()
         try:
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
                 if time.monotonic() - self._reported > HANG_SECONDS:
-                    self._report(Reading(boot_id=self._boot_id, trouble=HUNG))
+                    self.report(self._trouble(HUNG))
         finally:
             self._closing.set()
+
+    def _trouble(self, text: str) -> Reading:
+        return Reading(boot_id=self.processes.boot_id, trouble=text)
 
     # Everything below runs in the thread.
 
@@ -208,24 +203,21 @@ class DeviceReader:
         while not self._closing.is_set():
             begun = time.monotonic()
             try:
-                if amd.is_here(self._sysfs):
-                    self._send(loop, self._read_amd())
+                if amd.is_here(self.sysfs):
+                    # At each look all of it: it takes files that cost nothing.
+                    inventory, uses = amd.read_inventory(self.sysfs), amd.read_usage(self.sysfs)
+                    self._send(loop, self._reading(inventory, uses, begun))
                     self._closing.wait(LOOK_SECONDS)
                     continue
                 with nvidia.Driver():
                     self._read_and_listen(loop)
             except DriverTrouble as error:
-                self._send(loop, Reading(boot_id=self._boot_id, trouble=str(error)))
+                self._send(loop, self._trouble(str(error)))
             except Exception as error:  # a bug of the agent must not look like a healthy device
                 log.exception("Failed to read the devices")
-                self._send(loop, Reading(boot_id=self._boot_id, trouble=f"the agent failed: {error}"))
+                self._send(loop, self._trouble(f"the agent failed: {error}"))
             if time.monotonic() - begun < RESTART_SECONDS:
                 self._closing.wait(RETRY_SECONDS)
-
-    def _read_amd(self) -> Reading:
-        """At each look all of it: it takes files that cost nothing."""
-        now = time.monotonic()
-        return self._reading(amd.read_inventory(self._sysfs), amd.read_usage(self._sysfs), now)
 
     def _read_and_listen(self, loop: asyncio.AbstractEventLoop) -> None:
         """Returns when NVML has to be restarted."""
@@ -238,15 +230,15 @@ class DeviceReader:
                 now = time.monotonic()
                 uses = nvidia.read_usage()
                 if inventory is None or self._xids or now - read_at > INVENTORY_SECONDS or _differs(inventory, uses):
-                    inventory, read_at = nvidia.read_inventory(self._sysfs), now
+                    inventory, read_at = nvidia.read_inventory(self.sysfs), now
                 self._send(loop, self._reading(inventory, uses, now))
-                if (self._missing() or inventory.silent or not watch) and now - started > RESTART_SECONDS:
+                if (self.missing() or inventory.silent or not watch) and now - started > RESTART_SECONDS:
                     return
                 watch = self._listen(watch)
         except nvidia.Lost:
             # The inventory says which device it was; the watch reports nothing more until NVML is restarted.
             now = time.monotonic()
-            self._send(loop, self._reading(nvidia.read_inventory(self._sysfs), nvidia.read_usage(), now))
+            self._send(loop, self._reading(nvidia.read_inventory(self.sysfs), nvidia.read_usage(), now))
         finally:
             if watch:
                 watch.close()
@@ -293,7 +285,7 @@ class DeviceReader:
         xids, self._xids = self._xids, []
         whole = [part for part in inventory.devices if not part.mig]
         described = [
-            replace(use, processes=[seen for each in use.processes if (seen := self._processes.described(each))])
+            replace(use, processes=[seen for each in use.processes if (seen := self.processes.described(each))])
             for use in uses
         ]
         self._warn_of_unseen(_pids(uses) - _pids(described))
@@ -301,9 +293,9 @@ class DeviceReader:
             inventory,
             described,
             xids,
-            boot_id=self._boot_id,
-            cdi_kinds=self._specs.kinds([part.uuid for part in whole]),
-            runtime=self._specs.injected(self._visible) if whole and whole[0].resource == NVIDIA.resource else "",
+            boot_id=self.processes.boot_id,
+            cdi_kinds=self.specs.kinds([part.uuid for part in whole]),
+            runtime=self.specs.injected(self.visible) if whole and whole[0].resource == NVIDIA.resource else "",
             read_at=read_at,
         )
 
@@ -321,7 +313,7 @@ class DeviceReader:
     def _send(self, loop: asyncio.AbstractEventLoop, reading: Reading) -> None:
         self._reported = time.monotonic()
         try:
-            loop.call_soon_threadsafe(self._report, reading)
+            loop.call_soon_threadsafe(self.report, reading)
         except RuntimeError:
             self._closing.set()  # the loop is closed, and the process ends
 

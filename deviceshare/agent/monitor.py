@@ -51,7 +51,6 @@ MOST_DEVICES: Final = 256
 """Whose last hour is remembered; more than any node has."""
 
 
-@dataclass(eq=False)
 class DeviceHealth:
     """The health of the node's devices: by what is read of them, their errors, and what was reported before.
 
@@ -59,11 +58,9 @@ class DeviceHealth:
     is restarted, or a node whose agent is replaced, forgets none.
     """
 
-    node: OwnNode
-    on_xid: Callable[[Xid], object]
-    """Called with every Xid error."""
-
-    def __post_init__(self) -> None:
+    def __init__(self, node: OwnNode, on_xid: Callable[[Xid], object]) -> None:
+        self._node = node
+        self._on_xid = on_xid
         self.known: Hardware | None = None
         """The devices as they were judged last, or by the agent before this one. Until it is set nothing is judged."""
         self._faults: dict[str, str] = {}
@@ -86,16 +83,16 @@ class DeviceHealth:
         self._silent = 0 if reading.inventory else self._silent + 1
         if self.known is None or 0 < self._silent < PATIENCE:
             return None
-        ledger = self.node.ledger
+        ledger = self._node.ledger
         repaired = reported_repaired(ledger) if ledger else frozenset()
-        self.known, changes = examine(self.known, reading, faults=self._faults, repaired=repaired, now=self.node.now())
+        self.known, changes = examine(self.known, reading, faults=self._faults, repaired=repaired, now=self._node.now())
         self._faults = {}
         self._record(changes)
         return self.known
 
     def _take_xids(self, reading: Reading) -> None:
         for xid in reading.xids:
-            self.on_xid(xid)
+            self._on_xid(xid)
             if xid.number in APPLICATION_XIDS:
                 log.info("Driver reported an error of an application", uuid=xid.uuid, xid=xid.number, text=xid.text)
                 continue
@@ -105,18 +102,18 @@ class DeviceHealth:
             self._faults.update(dict.fromkeys([xid.uuid] if xid.uuid else [each.uuid for each in devices], xid.text))
 
     def _record(self, changes: Iterable[Change]) -> None:
-        subject = node_subject(self.node.name)
+        subject = node_subject(self._node.name)
         for change in changes:
             part = change.part
             name = f"{part.resource} {part.index} ({part.uuid})"
             if change.sign:
                 log.info("Device recovered", uuid=part.uuid, index=part.index, sign=change.sign)
-                self.node.recorder.note(subject, "DeviceRecovered", f"{name} is healthy again: {change.sign}")
+                self._node.recorder.note(subject, "DeviceRecovered", f"{name} is healthy again: {change.sign}")
             else:
                 log.warning("Device is unhealthy", uuid=part.uuid, index=part.index, reason=part.unhealthy)
-                cure = f"reset it or reboot the node, or: deviceshare recover {self.node.name} {part.index}"
+                cure = f"reset it or reboot the node, or: deviceshare recover {self._node.name} {part.index}"
                 message = f"{name} is no longer allocated: {part.unhealthy}; when it is repaired, {cure}"
-                self.node.recorder.warn(subject, "DeviceUnhealthy", message)
+                self._node.recorder.warn(subject, "DeviceUnhealthy", message)
 
     def _log_trouble(self, reading: Reading) -> None:
         if reading.trouble != self._trouble:
@@ -127,7 +124,6 @@ class DeviceHealth:
                 log.info("Agent read the devices", driver=reading.inventory.driver, devices=len(reading.devices))
 
 
-@dataclass(eq=False)
 class Reporter:
     """Keeps `status.hardware` of one node's NodeDevices as it is wanted, while `run` runs.
 
@@ -136,9 +132,8 @@ class Reporter:
     agent's own (server-side apply), so no write conflicts; a report that another writer changed is written again.
     """
 
-    node: OwnNode
-
-    def __post_init__(self) -> None:
+    def __init__(self, node: OwnNode) -> None:
+        self._node = node
         self.reports = 0
         """Writes so far."""
         self.fault = "nothing was reported yet"
@@ -149,7 +144,7 @@ class Reporter:
         self._missing = self._cut = False
         self._queue: Queue[str] = Queue("report", self._reconcile, workers=1)
         self.run = self._queue.run
-        self.node.ledgers.subscribe(lambda change: self._queue.add(change.key))
+        self._node.ledgers.subscribe(lambda change: self._queue.add(change.key))
 
     @property
     def written(self) -> Hardware | None:
@@ -160,10 +155,10 @@ class Reporter:
         """Reports this, unless it is reported already."""
         if hardware != self._wanted:
             self._wanted = hardware
-            self._queue.add(self.node.name)
+            self._queue.add(self._node.name)
 
     async def _reconcile(self, _: str) -> None:
-        wanted, ledger = self._wanted, self.node.ledger
+        wanted, ledger = self._wanted, self._node.ledger
         if wanted is None:
             return
         if ledger is None:
@@ -176,8 +171,8 @@ class Reporter:
     async def _write(self, wanted: Hardware) -> None:
         body = {"status": {"hardware": msgspec.to_builtins(wanted)}}
         try:
-            name, manager = self.node.name, contract.AGENT
-            made = await self.node.writer.apply(NODE_DEVICES, name, body, manager=manager, subresource="status")
+            name, manager = self._node.name, contract.AGENT
+            made = await self._node.writer.apply(NODE_DEVICES, name, body, manager=manager, subresource="status")
         except NotFound:
             self._miss()  # The watch will report its addition.
             return
@@ -189,7 +184,7 @@ class Reporter:
             log.info("Reported hardware", devices=len(wanted.devices), unhealthy=unhealthy, driver=wanted.driver)
         self._written, self._kept = wanted, made.status.hardware
         self._missing, self.fault = False, ""
-        self.node.ledgers.put(made)
+        self._node.ledgers.put(made)
         cut, self._cut = self._cut, made.status.hardware != wanted
         if self._cut and not cut:
             log.warning("API server kept a part of the report only: apply the CRDs of this version")
@@ -198,7 +193,7 @@ class Reporter:
         self.fault = "the node has no NodeDevices yet"
         if not self._missing:
             self._missing = True
-            log.info("Found no NodeDevices to report into; waiting for the leader to create it", node=self.node.name)
+            log.info("Found no NodeDevices to report into; waiting for the leader to create it", node=self._node.name)
 
 
 @dataclass(eq=False)
@@ -320,21 +315,19 @@ class DeviceMonitor:
         return DeviceProcess(*known, trespass=self.violations.trespasses.accuses(process))
 
 
-@dataclass(eq=False)
 class LastHour:
     """The utilization of each device in each minute of the last hour, in memory; a restarted agent begins anew."""
 
-    clock: Callable[[], float]
-    """Gives seconds that never go back."""
-
-    def __post_init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` gives seconds that never go back."""
+        self._clock = clock
         self._read: dict[str, dict[int, list[int]]] = {}
         """By device and minute."""
         self._usage = Usage("")
 
     def take(self, usage: Usage) -> None:
         """Remembers a reading; a device of which there was none for an hour is forgotten."""
-        minute = int(self.clock() // MINUTE)
+        minute = int(self._clock() // MINUTE)
         self._usage = usage
         for device in usage.devices:
             key = _key(device)
@@ -350,7 +343,7 @@ class LastHour:
         return NodeUse(self._usage.node, self._usage.time, [self._hour(each) for each in self._usage.devices])
 
     def _hour(self, device: DeviceUsage) -> DeviceHour:
-        read, now = self._read.get(_key(device), {}), int(self.clock() // MINUTE)
+        read, now = self._read.get(_key(device), {}), int(self._clock() // MINUTE)
         minutes = range(max(min(read, default=now + 1), now - MINUTES + 1), now + 1)
         return DeviceHour(
             device.resource,

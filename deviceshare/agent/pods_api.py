@@ -11,6 +11,7 @@ import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from time import monotonic
 from typing import Final, NamedTuple
 
@@ -67,13 +68,7 @@ _NO_DEVICES: Final = (
     "pod {pod} has no devices of deviceshare. A pod joins a SharedDeviceGroup by the annotation {group}, set when it is"
     " created (kubectl get sdg), and has a part of a device by a limit such as {share}"
 )
-_NO_CLAIM: Final = (
-    "pod {pod} has devices by its annotations, but its group holds none on node {node}. See why: kubectl describe ndev"
-    " {node}"
-)
-_NO_SHARE: Final = (
-    "pod {pod} has a share by its annotations, but none on node {node}. See why: kubectl describe ndev {node}"
-)
+_NO_CLAIM: Final = "pod {pod} has {what} on node {node}. See why: kubectl describe ndev {node}"
 
 
 class Caller(Struct, frozen=True):
@@ -172,7 +167,9 @@ class Callers:
         claim = ledger.claims.get(holder) if ledger else None
         # Shares are of one pod, and never another's, whatever that one says.
         if ledger is None or claim is None or (claim.shares and not own):
-            raise Unrecognized((_NO_SHARE if own else _NO_CLAIM).format(pod=key, node=name))
+            group = "devices by its annotations, but its group holds none"
+            what = "a share by its annotations, but none" if own else group
+            raise Unrecognized(_NO_CLAIM.format(pod=key, what=what, node=name))
         return Caller(pod, claim.holder(holder), ledger)
 
     def _wake(self) -> None:
@@ -210,17 +207,12 @@ def pods_server(address: Address, endpoints: Sequence[Endpoint], metrics: Server
         + "\nFor example: curl -s $DEVICESHARE_AGENT/smi, or wget -qO- $DEVICESHARE_AGENT/smi\n"
     )
 
-    async def tell_help(_: HttpRequest) -> Response:
-        return plain(text)
-
-    async def tell_nothing_here(_: HttpRequest) -> Response:
-        return plain(f"There is nothing here, or not by this method.\n\n{text}", status=404)
-
-    routes = [Route(each.method, each.path, each.handler) for each in endpoints]
+    nothing_here = f"There is nothing here, or not by this method.\n\n{text}"
+    helping = Route("GET", "/", partial(_tell, text)), Route("*", "*", partial(_tell, nothing_here, status=404))
     return Server(
         "pods",
         *address,
-        [Route("GET", "/", tell_help), *routes, Route("*", "*", tell_nothing_here)],
+        [*(Route(each.method, each.path, each.handler) for each in endpoints), *helping],
         metrics,
         max_body=MAX_BODY,
         timeout=TIMEOUT,
@@ -229,6 +221,10 @@ def pods_server(address: Address, endpoints: Sequence[Endpoint], metrics: Server
         at_once=_HELD,
         flag="--serve-pods",
     )
+
+
+async def _tell(text: str, _: HttpRequest, *, status: int = 200) -> Response:
+    return plain(text, status=status)
 
 
 def plain(text: str, *, status: int = 200) -> Response:
@@ -301,10 +297,8 @@ class Streams:
     """
 
     def __init__(self) -> None:
-        self._open = Counter[str]()
-        """By the UID of the pod, without those that have a place in any case."""
-        self._namespaces = Counter[str]()
-        """Of these, how many each namespace has open."""
+        self._open = Counter[tuple[str, str]]()
+        """By namespace and UID of the pod, without those that have a place in any case."""
 
     @contextmanager
     def opened(self, request: HttpRequest, caller: Caller, *, holds: bool = False) -> Iterator[None]:
@@ -318,20 +312,19 @@ class Streams:
             yield
             return
         text, namespace = "", caller.meta.namespace
-        if self._open[caller.meta.uid] >= MAX_STREAMS_OF_POD:
+        pod, theirs = (namespace, caller.meta.uid), sum(each for key, each in self._open.items() if key[0] == namespace)
+        if self._open[pod] >= MAX_STREAMS_OF_POD:
             text = f"pod {caller.meta.key} has {MAX_STREAMS_OF_POD} requests open already: end one of them\n"
-        elif self._namespaces[namespace] >= MAX_STREAMS - self._open.total():
+        elif theirs >= MAX_STREAMS - self._open.total():
             text = f"the pods of namespace {namespace} have their part of this node's requests open: ask again\n"
         if text:
             raise Refusal(429, text, {"Retry-After": "5"})
         request.client.remove_timeout()
-        pod, pods = Counter([caller.meta.uid]), Counter([namespace])
-        self._open, self._namespaces = self._open + pod, self._namespaces + pods
+        self._open += Counter([pod])
         try:
             yield
         finally:
-            # Pods and namespaces that have none open any more are dropped.
-            self._open, self._namespaces = self._open - pod, self._namespaces - pods
+            self._open -= Counter([pod])  # drops the pods that have none open any more
 
 
 class TurnsApi:
@@ -357,13 +350,12 @@ class TurnsApi:
     @property
     def endpoints(self) -> list[Endpoint]:
         return [
-            Endpoint("/turn.sh", "a script that runs a program in its turn: | sh -s -- --help", self._tell_script),
+            Endpoint(
+                "/turn.sh", "a script that runs a program in its turn: | sh -s -- --help", partial(_tell, script())
+            ),
             Endpoint("/turn", "what the script asks: waits for the turn, and holds it", self._take),
             Endpoint("/turn/over", "what the script says when the turn is over", self._end),
         ]
-
-    async def _tell_script(self, _: HttpRequest) -> Response:
-        return plain(script())
 
     async def _take(self, request: HttpRequest) -> Response | None:
         try:

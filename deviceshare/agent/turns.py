@@ -11,8 +11,8 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -70,10 +70,7 @@ class TurnConnection:
 
     def __init__(self, number: int, queue: str, program: ProgramKey, since: float) -> None:
         """`since` is when it was accepted, by the clock of turns."""
-        self.number = number
-        self.queue = queue
-        self.program = program
-        self.since = since
+        self.number, self.queue, self.program, self.since = number, queue, program, since
         self._lines = asyncio.Queue[str | None]()
         self._closed = False
 
@@ -161,21 +158,17 @@ class TurnRecords:
         path.replace(self._directory / _NAME)
 
 
+@dataclass(eq=False)
 class Turns:
     """Gives the turns of one node while `run` runs."""
 
-    def __init__(
-        self,
-        processes: ProcessTable,
-        records: TurnRecords | None,
-        metrics: AgentMetrics,
-        clock: Callable[[], float] = boottime,
-    ) -> None:
-        """`records` is None where nothing outlives the agent: each start then waits for the longest grace there is."""
-        self._processes = processes
-        self._records = records
-        self._metrics = metrics
-        self._clock = clock
+    processes: ProcessTable
+    records: TurnRecords | None
+    """None where nothing outlives the agent: each start then waits for the longest grace there is."""
+    metrics: AgentMetrics
+    clock: Callable[[], float] = boottime
+
+    def __post_init__(self) -> None:
         self._queues: dict[str, ProgramQueue] = {}
         self._connections: dict[ProgramKey, TurnConnection] = {}
         """Of each program the one that counts."""
@@ -205,15 +198,15 @@ class Turns:
     async def _take_over(self) -> None:
         """Takes over from the agent before this one, once that has ended. Nobody joins before."""
         warned = False
-        while self._records and not self._records.lock():
+        while self.records and not self.records.lock():
             if not warned:
                 log.warning("Waiting for another agent on this node, which gives its turns")
             warned = True
             await asyncio.sleep(HEARTBEAT)
-        now = self._clock()
-        known = self._records.load() if self._records else None
+        now = self.clock()
+        known = self.records.load() if self.records else None
         if known is None:
-            longest = grace(LEASE_SEEN if self._records else LEASE_UNSEEN)
+            longest = grace(LEASE_SEEN if self.records else LEASE_UNSEEN)
             self._closed_until = now + longest
             log.warning("Started without a record of turns: gives none for some time", seconds=longest)
         self._recorded = known or []
@@ -223,9 +216,9 @@ class Turns:
 
     async def join(self, name: QueueName, request: TurnRequest, pod_uid: str, pod: str) -> TurnConnection:
         """Adds a connection of a program of this pod (`namespace/name`). The caller leaves it in any case."""
-        accepted = self._clock()
+        accepted = self.clock()
         await self._open.wait()
-        process = await self._processes.find(pod_uid, request.pid, request.started) if request.pid else None
+        process = await self.processes.find(pod_uid, request.pid, request.started) if request.pid else None
         if name.key not in self._queues:
             name = next((each.name for each in self._queues.values() if each.name.may_be(name)), name)
         program = Program(pod_uid, request.token, pod, request.priority, request.slice, process)
@@ -238,7 +231,7 @@ class Turns:
         if former := self._connections.get(program.key):
             former.close()
         self._connections[program.key] = connection
-        now, lease = self._clock(), self._lease(program)
+        now, lease = self.clock(), self._lease(program)
         joined = queue.join(program, connection.number, now, waited=request.waited, held=request.held, lease=lease)
         self._settle()
         if joined:
@@ -254,12 +247,10 @@ class Turns:
         if self._connections.get(connection.program) is not connection:
             return
         del self._connections[connection.program]
-        queue = self._queues.get(connection.queue)
-        if queue is None:
-            return
-        queue.leave(connection.program, connection.number)
-        if queue.turn and queue.turn.program.key == connection.program:
-            self._metrics.turns_lost.inc()
+        if queue := self._queues.get(connection.queue):
+            queue.leave(connection.program, connection.number)
+        if queue and queue.turn and queue.turn.program.key == connection.program:
+            self.metrics.turns_lost.inc()
             log.info("Lost the holder of a turn", queue=connection.queue, pod=queue.turn.program.pod)
             self._hurry.set()
 
@@ -283,7 +274,7 @@ class Turns:
 
     def view(self) -> list[TurnQueue]:
         """The holder and the waiting programs of each queue that isn't empty."""
-        now = self._clock()
+        now = self.clock()
         return [usage_of(queue, now) for queue in self.queues() or ()]
 
     def queues(self) -> list[ProgramQueue] | None:
@@ -298,7 +289,7 @@ class Turns:
         return queue
 
     def _lease(self, program: Program) -> float:
-        return LEASE_SEEN if program.process and self._records else LEASE_UNSEEN
+        return LEASE_SEEN if program.process and self.records else LEASE_UNSEEN
 
     async def _look_at_processes(self) -> None:
         """Frees turns whose processes have ended, be they lost or connected: a client may be stopped."""
@@ -307,7 +298,7 @@ class Turns:
             for queue in self._queues.values()
             if (turn := queue.turn) and turn.program.process
         }
-        for process in await self._processes.ended(seen.keys()) if seen else ():
+        for process in await self.processes.ended(seen.keys()) if seen else ():
             queue, key = seen[process]
             queue.ended(key)
             if connection := self._connections.get(key):
@@ -315,7 +306,7 @@ class Turns:
 
     def _settle(self) -> None:
         """Gives every turn that can be given, once it is recorded."""
-        now = self._clock()
+        now = self.clock()
         for key, queue in list(self._queues.items()):
             if waiting := queue.next(now):
                 self._give(queue, waiting, now)
@@ -328,7 +319,7 @@ class Turns:
         if not self._record(TurnRecord(queue.name, program, now, lease)):
             return
         queue.give(waiting, now, lease)
-        self._metrics.turn_waits.observe(waited)
+        self.metrics.turn_waits.observe(waited)
         log.info("Gave a turn", queue=queue.name.key, pod=program.pod, waited=round(waited, 1))
         self._tell(queue)
 
@@ -336,10 +327,10 @@ class Turns:
         """Writes the record if it has changed; whether it is written."""
         held = ((queue.name, queue.turn) for queue in self._queues.values() if queue.turn)
         records = [*(TurnRecord(name, turn.program, turn.since, turn.lease) for name, turn in held), *more]
-        if self._records is None or records == self._recorded:
+        if self.records is None or records == self._recorded:
             return True
         try:
-            self._records.save(records)
+            self.records.save(records)
         except OSError as error:
             reason = error.strerror or str(error)
             if reason != self._unrecorded:  # it is retried twice a second
@@ -350,7 +341,7 @@ class Turns:
         return True
 
     def _beat(self) -> None:
-        now = self._clock()
+        now = self.clock()
         for queue in self._queues.values():
             if (turn := queue.ask(now)) and (connection := self._connections.get(turn.program.key)):
                 log.info("Asked the holder of a turn to end", queue=queue.name.key, pod=turn.program.pod)
@@ -359,7 +350,7 @@ class Turns:
 
     def _tell(self, queue: ProgramQueue) -> None:
         """Says to all programs of the queue where they are in it; to the holder that is its heartbeat."""
-        now = self._clock()
+        now = self.clock()
         if turn := queue.beat(now):
             self._say(turn.program, now, "turn", str(int(turn.lease * 1000)))
         for program, text in what_they_wait_for(queue, self._unrecorded):
@@ -370,6 +361,7 @@ class Turns:
             connection.say(f"{word} {int((now - connection.since) * 1000)} {rest}")
 
 
+@dataclass(eq=False)
 class TurnReports:
     """Keeps the turns of a node in its agent's report: looks every few seconds, and reports what has changed.
 
@@ -377,20 +369,15 @@ class TurnReports:
     isn't reported, and the last state always is.
     """
 
-    def __init__(
-        self,
-        monitor: DeviceMonitor,
-        queues: Callable[[], list[ProgramQueue] | None],
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        clock: Callable[[], float] = boottime,
-    ) -> None:
-        """`queues` returns those that aren't empty; None while that isn't known. `clock` is theirs."""
-        self._monitor = monitor
-        self._queues = queues
-        self._now = now
-        self._clock = clock
-        self._booted: float | None = None
+    monitor: DeviceMonitor
+    queues: Callable[[], list[ProgramQueue] | None]
+    """Returns those that aren't empty; None while that isn't known."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Callable[[], float] = boottime
+    """That of the queues."""
+
+    def __post_init__(self) -> None:
+        self._booted = float("-inf")
         """When `clock` was 0, by `now`, in seconds since 1970."""
 
     async def run(self) -> None:
@@ -401,17 +388,15 @@ class TurnReports:
 
     def look(self) -> None:
         """Reports what has changed since the last look."""
-        queues = self._queues()
+        queues = self.queues()
         if queues is None:
             return
-        now = self._now()
-        booted = now.timestamp() - self._clock()
-        if self._booted is None or abs(booted - self._booted) > CLOCK_STEP:
+        now = self.now()
+        booted = now.timestamp() - self.clock()
+        if abs(booted - self._booted) > CLOCK_STEP:
             self._booted = booted
-        found = reported_turns(queues, partial(_stamp, self._booted), timestamp(now))
-        before = self._monitor.turns
-        self._monitor.take_turns(renewed(before, found, seconds_since(before.time, now) if before else None))
+        found, before = reported_turns(queues, self._stamp, timestamp(now)), self.monitor.turns
+        self.monitor.take_turns(renewed(before, found, seconds_since(before.time, now) if before else None))
 
-
-def _stamp(booted: float, moment: float) -> str:
-    return timestamp(datetime.fromtimestamp(booted + moment, UTC))
+    def _stamp(self, moment: float) -> str:
+        return timestamp(datetime.fromtimestamp(self._booted + moment, UTC))

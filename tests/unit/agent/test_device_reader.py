@@ -173,9 +173,9 @@ async def test_a_device_that_comes_back_is_found_by_a_new_start(
     async with looking(tmp_path) as (readings, seeing):
         await seen(readings, uuids)
         assert len(starts) == 1
-        seeing._missing = lambda: True
+        seeing.missing = lambda: True
         await until(lambda: len(starts) >= 2)
-        seeing._missing = lambda: False
+        seeing.missing = lambda: False
         await seen(readings, uuids)
 
 
