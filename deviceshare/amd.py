@@ -9,7 +9,6 @@ is the driver's unique ID as that runtime takes it: hexadecimal, with 0x and no 
 Files of a GPU: https://docs.kernel.org/gpu/amdgpu/driver-misc.html and `thermal.html`. It was never run on one.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -121,12 +120,8 @@ def _text(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    # Not created where it isn't there.
-    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(file, text.encode())
-    finally:
-        os.close(file)
+    with path.open("r+b", buffering=0) as file:  # not created where it isn't there
+        file.write(text.encode())
 
 
 class Dmem:

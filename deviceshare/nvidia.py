@@ -9,7 +9,7 @@ Reference: https://docs.nvidia.com/deploy/nvml-api/
 
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import c_void_p, cast
@@ -151,7 +151,7 @@ def _ask_if_known(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 class Driver:
-    """NVML, from `start` to `stop`. In between the other functions of this module may be called.
+    """NVML, started and stopped by `with`. Inside of it the other functions of this module may be called.
 
     NVML finds a GPU that it lost only when it starts again. Handles and event sets from before are void then.
 
@@ -164,25 +164,19 @@ class Driver:
         """`root` is where control groups are mounted."""
         self._root = root
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         """Raises NoDriver."""
         try:
             _ask(pynvml.nvmlInit)
         except NvmlRefused as error:
             raise NoDriver(f"NVML doesn't start: {error}. Run nvidia-smi on the node: it reports the cause.") from error
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Releases NVML's hold on the GPUs; a GPU can't be reset before."""
         # NVML that didn't start needs no shutdown.
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def limits_obstacle(self) -> str:
         """Why memory can't be limited by control groups here, with the cure; "" where it can."""
@@ -254,14 +248,13 @@ def read_inventory(sysfs: Path = Path("/sys")) -> Inventory:
 
 def _part(gpu: _Gpu, sysfs: Path) -> Part:
     address = _pci(pynvml.nvmlDeviceGetPciInfo, gpu.handle)
-    memory = _memory(gpu)
     mig = _ask_if_known(pynvml.nvmlDeviceGetMigMode, gpu.handle)
     return Part(
         resource=NVIDIA.resource,
         index=gpu.index,
         uuid=gpu.uuid,
         model=_ask_if_known(pynvml.nvmlDeviceGetName, gpu.handle) or "",
-        memory_mib=0 if memory is None else memory.total // MIB,
+        memory_mib=_memory(gpu)[1] or 0,
         pci=address,
         numa_node=_numa_node(sysfs, address) if address else None,
         # The current mode, not the one after the next reset.
@@ -325,51 +318,33 @@ def read_usage() -> list[DeviceUse]:
     """Reads all GPUs that answer, by index; needs a started Driver. Raises NoDriver and NvmlRefused."""
     uses = []
     for gpu in _find_gpus()[0]:
-        try:
-            uses.append(_use(gpu))
-        except NvmlRefused:
-            continue  # Lost meanwhile; the inventory reports it.
+        with suppress(NvmlRefused):  # lost meanwhile; the inventory reports it
+            memory, rates = _memory(gpu), _ask_if_known(pynvml.nvmlDeviceGetUtilizationRates, gpu.handle)
+            uses.append(DeviceUse(gpu.index, gpu.uuid, *memory, rates.gpu if rates else None, _processes(gpu)))
     return uses
-
-
-def _use(gpu: _Gpu) -> DeviceUse:
-    memory = _memory(gpu)
-    rates = _ask_if_known(pynvml.nvmlDeviceGetUtilizationRates, gpu.handle)
-    return DeviceUse(
-        index=gpu.index,
-        uuid=gpu.uuid,
-        memory_used_mib=None if memory is None else memory.used // MIB,
-        memory_total_mib=None if memory is None else memory.total // MIB,
-        utilization=None if rates is None else rates.gpu,
-        processes=_processes(gpu),
-    )
 
 
 def _processes(gpu: _Gpu) -> list[ProcessUse]:
     """A process in two lists has the same memory in both; one list has it once for each MIG instance it uses."""
-    found: dict[int, int | None] = {}
+    used = defaultdict[int, list[int]](list)
     for present, former in _LISTS:
         entries = _ask_if_known(present, gpu.handle)
         if entries is None:
             entries = _ask_if_known(former, gpu.handle) or []
-        listed: dict[int, int | None] = {}
-        for entry in entries:
-            known = listed.setdefault(entry.pid, None)
-            if entry.usedGpuMemory is not None:
-                listed[entry.pid] = entry.usedGpuMemory + (known or 0)
-        for pid, used in listed.items():
-            known = found.get(pid)
-            found[pid] = known if used is None else max(used, known or 0)
-    return [ProcessUse(pid, None if used is None else used // MIB) for pid, used in sorted(found.items())]
+        for pid in {entry.pid for entry in entries}:
+            parts = [each.usedGpuMemory for each in entries if each.pid == pid and each.usedGpuMemory is not None]
+            used[pid] += [sum(parts)] if parts else []
+    return [ProcessUse(pid, max(each) // MIB if each else None) for pid, each in sorted(used.items())]
 
 
-def _memory(gpu: _Gpu) -> Any:
-    """NVML's `total` and `used`, in bytes; None where the GPU has no memory of its own. Raises NoDriver and Lost.
+def _memory(gpu: _Gpu) -> tuple[int | None, int | None]:
+    """MiB in use and in all; None where the GPU has no memory of its own. Raises NoDriver and Lost.
 
     Drivers before R510 count as used what they reserve. Later ones report that separately, in version 2 of the call.
     """
     memory = _ask_if_known(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle, pynvml.nvmlMemory_v2)
-    return memory if memory is not None else _ask_if_known(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle)
+    memory = memory or _ask_if_known(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle)
+    return (memory.used // MIB, memory.total // MIB) if memory else (None, None)
 
 
 def _pci(function: Callable[..., Any], *arguments: object) -> str:

@@ -162,13 +162,13 @@ async def test_a_device_that_comes_back_is_found_by_a_new_start(
     """As long as one is known to be missing."""
     monkeypatch.setattr(device_reader, "RESTART_SECONDS", 0.3)
     starts = []
-    start = nvidia.Driver.start
+    start = nvidia.Driver.__enter__
 
-    def counted(driver: nvidia.Driver) -> None:
+    def counted(driver: nvidia.Driver) -> nvidia.Driver:
         starts.append(driver)
-        start(driver)
+        return start(driver)
 
-    monkeypatch.setattr(nvidia.Driver, "start", counted)
+    monkeypatch.setattr(nvidia.Driver, "__enter__", counted)
     script.gpus(2)
     async with looking(tmp_path) as (readings, seeing):
         await seen(readings, uuids)

@@ -66,8 +66,8 @@ def test_a_second_look_and_one_after_a_restart_show_the_same(started: Driver, sy
     """Nothing changed meanwhile."""
     first = read_inventory(sysfs)
     assert read_inventory(sysfs) == first
-    started.stop()
-    started.start()
+    started.__exit__()
+    started.__enter__()
     assert read_inventory(sysfs) == first
 
 

@@ -25,7 +25,7 @@ def test_who_starts_without_a_driver_learns_the_next_step(script: Script, code: 
     """Each cause has another cure."""
     script.error("nvmlInitWithFlags", code)
     with pytest.raises(NoDriver, match=told):
-        Driver().start()
+        Driver().__enter__()
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def no_library(tmp_path: Path) -> dict[str, str]:
 
 def test_a_machine_without_nvml_is_told_from_a_broken_one(no_library: dict[str, str]) -> None:
     """A process of its own: a library stays loaded."""
-    code = "from deviceshare.nvidia import Driver; Driver().start()"
+    code = "from deviceshare.nvidia import Driver; Driver().__enter__()"
     done = subprocess.run([sys.executable, "-c", code], env=no_library, capture_output=True, text=True, check=False)
     assert "deviceshare.nvidia.NoLibrary: The library of NVIDIA's driver, libnvidia-ml.so.1" in done.stderr
 
@@ -58,17 +58,15 @@ def test_nothing_is_read_before_the_start_or_after_the_stop(script: Script, read
     """NVML belongs to the process: nobody starts it in passing."""
     assert callable(read)
     script.gpus(1)
-    driver = Driver()
-    driver.start()
-    read()
-    driver.stop()
+    with Driver():
+        read()
     with pytest.raises(NoDriver, match="not been started"):
         read()
 
 
 def test_a_stop_without_a_start_is_none() -> None:
     """As after a start that failed."""
-    Driver().stop()
+    Driver().__exit__()
 
 
 def test_a_driver_that_cannot_count_is_neither_gone_nor_without_gpus(script: Script, driver: Driver) -> None:

@@ -82,8 +82,8 @@ def test_after_a_restart_the_gpus_that_are_left_are_watched(
     """The lost one is named by what is left of it, its index."""
     script.lose(uuids[0])
     watch.close()
-    driver.stop()
-    driver.start()
+    driver.__exit__()
+    driver.__enter__()
     again = Watch()
     assert again.unwatched == {"0": "the driver has lost the GPU"}
     script.xid(uuids[1], 31)

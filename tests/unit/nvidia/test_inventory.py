@@ -62,8 +62,8 @@ def test_a_gpu_that_was_reset_is_read_again(script: Script, driver: Driver) -> N
     script.lose(uuids[0])
     assert len(read_inventory().devices) == 1
     script.find(uuids[0])
-    driver.stop()
-    driver.start()
+    driver.__exit__()
+    driver.__enter__()
     assert [part.uuid for part in read_inventory().devices] == uuids
 
 
