@@ -10,7 +10,7 @@ Files of a GPU: https://docs.kernel.org/gpu/amdgpu/driver-misc.html and `thermal
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -217,16 +217,14 @@ class Dmem:
 
 def _regions(text: str, address: str) -> list[str]:
     """The names of a GPU's memory, as other drivers of the kernel number it, too: `vram`, `vram0`."""
-    return [name for name, _ in _lines(text) if name.startswith(f"drm/{address}/vram")]
+    return [name for name in _by_region(text) if name.startswith(f"drm/{address}/vram")]
 
 
 def _value(text: str, region: str) -> int:
     """Of a region that isn't there 0."""
-    found = dict(_lines(text)).get(region, "0")
+    found = _by_region(text).get(region, "0")
     return UNLIMITED.hard if found == "max" else int(found)
 
 
-def _lines(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.splitlines():
-        name, _, value = line.rpartition(" ")
-        yield name, value
+def _by_region(text: str) -> dict[str, str]:
+    return {name: value for name, _, value in (line.rpartition(" ") for line in text.splitlines())}

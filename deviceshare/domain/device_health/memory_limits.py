@@ -86,11 +86,11 @@ def limits_of(ledger: NodeDevices, pods: Mapping[str, NodePod], lowered: Mapping
     reported = {each.key: each.limit_mib for each in ledger.status.hardware.limits if each.limit_mib}
     for key, limit in lowered.items():
         reported[key] = min(limit, reported.get(key, limit))
-    found = []
-    for uid, claim in ledger.claims.items():
-        if claim.pod and (pod := pods.get(uid)):
-            found.append(_of_pod(ledger, uid, pod, claim.shares, reported))
-    return found
+    return [
+        _of_pod(ledger, uid, pods[uid], claim.shares, reported)
+        for uid, claim in ledger.claims.items()
+        if claim.pod and uid in pods
+    ]
 
 
 def unintercepted(ledger: NodeDevices, pods: Mapping[str, NodePod]) -> list[LimitReport]:
@@ -112,8 +112,7 @@ _SIZE_UNKNOWN: Final = "the memory of its device is unknown: see the agent's log
 def _of_pod(
     ledger: NodeDevices, uid: str, pod: NodePod, claimed: Iterable[Share], lowered: Mapping[LimitKey, int]
 ) -> PodLimits:
-    meta, status = pod.metadata, pod.status
-    shares, told = list(claimed), _told(pod)
+    meta, status, shares, told = pod.metadata, pod.status, list(claimed), _told(pod)
     # Of init containers that coincide the claim has one (shares.stored_once): the annotation has each.
     shares += [each for each in told if each.role in INITS and all(s.container != each.container for s in shares)]
     sizes, burst = sizes_wanted(meta.annotations), burst_mib(meta.annotations)

@@ -114,6 +114,9 @@ class Streak(NamedTuple):
         return lasted and 0 <= now - self.until <= OLDEST_READING_SECONDS
 
 
+_NEVER: Final = Streak(float("-inf"), float("-inf"))
+
+
 class Overuses:
     """The shares that are exceeded, and what of it is reported. Mutable, but pure: times are passed in.
 
@@ -132,7 +135,7 @@ class Overuses:
         self._reported: dict[ShareKey, tuple[Overuse, float]] = {}
         """With the time of the last reading that exceeded, by a monotonic clock."""
         self._earlier: dict[tuple[str, str, str, int], Overuse] = {}
-        self._amounts_at: float | None = None
+        self._amounts_at = float("-inf")
 
     def remember(self, rows: Iterable[Overuse]) -> None:
         """Resumes from the report of the agent before this one: nothing in it is withdrawn before it has ended."""
@@ -149,10 +152,7 @@ class Overuses:
         `read_at` and `now` are by a monotonic clock, in seconds; `time` is now in RFC 3339.
         """
         exceeding = {use.key: use for use in uses if use.used_mib > self.bound(use)}
-        before = self.streaks
-        self.streaks = {
-            key: before[key].next(read_at) if key in before else Streak(read_at, read_at) for key in exceeding
-        }
+        self.streaks = {key: self.streaks.get(key, _NEVER).next(read_at) for key in exceeding}
         for use in uses:
             if row := self._earlier.get((use.pod, use.container, use.device.resource, use.device.index)):
                 self._reported.setdefault(use.key, (row, now))
@@ -169,7 +169,7 @@ class Overuses:
             for key, (row, last) in self._reported.items()
             if now - last < OVER_SECONDS and key[:2] in shared
         }
-        if self._amounts_at is None or now - self._amounts_at >= AMOUNTS_SECONDS:
+        if now - self._amounts_at >= AMOUNTS_SECONDS:
             for key, (row, last) in self._reported.items():
                 if key in exceeding and _differs(row, use := exceeding[key]):
                     self._reported[key] = replace(row, used_mib=use.used_mib, limit_mib=use.limit_mib), last
