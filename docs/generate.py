@@ -22,7 +22,7 @@ import yaml
 
 from charts import helm
 from deviceshare.agent.memory_limits import LimitsOutcome
-from deviceshare.agent.metrics import AgentMetrics
+from deviceshare.agent.metrics import AgentMetrics, of_devices, of_limits, of_turns
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
 from deviceshare.domain.answers.census import DeviceMemory, GroupCount
@@ -124,9 +124,9 @@ def _agents_metrics() -> AgentMetrics:
     of_an_agent.count_xid(Xid("uuid", 79, ""))
     used = DeviceUsage("resource", 0, utilization=1, processes=[DeviceProcess(1)], shares=[ShareMemory("ns/p", "c")])
     hardware, usage = Hardware(devices=[Part("resource", 0)]), Usage("node", devices=[used])
-    of_an_agent.watch_devices(lambda: hardware, lambda: usage, lambda: 1)
-    of_an_agent.watch_limits(lambda: LimitsOutcome("agent"))
-    of_an_agent.watch_turns(lambda: [TurnQueue("group", TurnHolder("pod", 1))])
+    of_an_agent.watch(lambda: of_devices(hardware, usage, 1, {}))
+    of_an_agent.watch(lambda: of_limits(LimitsOutcome("agent")))
+    of_an_agent.watch(lambda: of_turns([TurnQueue("group", TurnHolder("pod", 1))]))
     return of_an_agent
 
 

@@ -182,19 +182,16 @@ class MemoryLimits:
             self._closing.set()
 
     def _want(self) -> None:
-        self._forget_withdrawn()
+        # A limit may grow again once no report says any more that it was lowered: the leader decides by that.
+        if (written := self.written()) is not None:
+            said = {each.key for each in (*written, *self.outcome.reports)}
+            self._lowered = {key: limit for key, limit in self._lowered.items() if key in said}
         ledger, known = self.node.ledger or NodeDevices(), self.node.ledgers.synced and self.node.pods.synced
         by_uid = {pod.metadata.uid: pod for pod in self.node.pods.values() if not pod.finished}
         self._wanted = known and not ledger.metadata.unreadable, tuple(limits_of(ledger, by_uid, self._lowered))
         self._unintercepted = tuple(unintercepted(ledger, by_uid)[:MAX_LIMITS]) if self._otherwise else ()
         if self.outcome.mode == INTERCEPT and self.outcome.reports != self._unintercepted:
             self._take(self.outcome._replace(reports=self._unintercepted), ())
-
-    def _forget_withdrawn(self) -> None:
-        """A limit may grow again once no report says any more that it was lowered: the leader decides by that."""
-        if (written := self.written()) is not None:
-            said = {each.key for each in (*written, *self.outcome.reports)}
-            self._lowered = {key: limit for key, limit in self._lowered.items() if key in said}
 
     def _none(self, obstacle: str) -> LimitsOutcome:
         """That the driver limits nothing, and why."""

@@ -62,33 +62,9 @@ class AgentMetrics(ServerMetrics):
         """Counts a pod that was evicted; `cause` is one of CAUSES."""
         self._evictions.labels(cause).inc()
 
-    def watch_limits(self, outcome: Callable[[], LimitsOutcome]) -> None:
-        """Adds what was found of memory limits, computed at each scrape. Call it once."""
-        self.registry.register(_Computed(lambda: _limits(outcome())))
-
-    def watch_turns(self, queues: Callable[[], Collection[TurnQueue]]) -> None:
-        """Adds the holders and queues of turns, computed at each scrape. Call it once."""
-        self.registry.register(_Computed(lambda: _turns(queues())))
-
-    def watch_devices(
-        self,
-        hardware: Callable[[], Hardware | None],
-        usage: Callable[[], Usage],
-        reports: Callable[[], int],
-        groups: Callable[[], Mapping[tuple[str, int], str]] = dict,
-    ) -> None:
-        """Adds the last reading of the devices and the number of reports, computed at each scrape. Call it once.
-
-        `groups`: who holds the devices, by their resource and number.
-        """
-
-        def compute() -> Iterable[GaugeMetricFamily]:
-            yield from _health(hardware() or Hardware())
-            yield from _use(usage().devices, groups())
-            yield from _containers(usage().devices)
-            yield _gauge("reports", "Reports written since the agent started.", [], [((), reports())])
-
-        self.registry.register(_Computed(compute))
+    def watch(self, families: Callable[[], Iterable[GaugeMetricFamily]]) -> None:
+        """Adds gauges that are computed at each scrape: `of_devices`, `of_limits` or `of_turns`."""
+        self.registry.register(_Computed(families))
 
 
 class _Computed(Collector):
@@ -110,7 +86,21 @@ def _gauge(name: str, text: str, labels: Sequence[str], rows: _Rows) -> GaugeMet
     return family
 
 
-def _limits(found: LimitsOutcome) -> Iterable[GaugeMetricFamily]:
+def of_devices(
+    hardware: Hardware | None, usage: Usage, reports: int, groups: Mapping[tuple[str, int], str]
+) -> Iterable[GaugeMetricFamily]:
+    """The last reading of the devices, and the number of reports.
+
+    `groups`: who holds the devices, by their resource and number.
+    """
+    yield from _health(hardware or Hardware())
+    yield from _use(usage.devices, groups)
+    yield from _containers(usage.devices)
+    yield _gauge("reports", "Reports written since the agent started.", [], [((), reports)])
+
+
+def of_limits(found: LimitsOutcome) -> Iterable[GaugeMetricFamily]:
+    """What was found of memory limits."""
     text = "Who sets memory limits of shares on the node; without a series nobody does."
     yield _gauge("memory_limits", text, ["by"], [([found.mode], 1)] if found.mode else [])
     text = "Containers with shares, and sandboxes beside them, that have their limit of device memory."
@@ -158,7 +148,8 @@ def _containers(devices: Iterable[DeviceUsage]) -> Iterable[GaugeMetricFamily]:
     yield _of_devices("shares_exceeded", text, exceeded.items())
 
 
-def _turns(queues: Collection[TurnQueue]) -> Iterable[GaugeMetricFamily]:
+def of_turns(queues: Collection[TurnQueue]) -> Iterable[GaugeMetricFamily]:
+    """The holders and queues of turns."""
     held = (([each.group], each.holder.seconds) for each in queues if each.holder)
     yield _gauge("turn_held_seconds", "For how long a program has had the group's turn.", ["group"], held)
     waiting = (([each.group], len(each.waiting)) for each in queues)

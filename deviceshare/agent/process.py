@@ -16,7 +16,7 @@ from deviceshare import __version__, amd, daemon, kubelet, nvidia, timestamps
 from deviceshare.agent.allocations import Allocations
 from deviceshare.agent.device_reader import CdiSpecs, DeviceReader
 from deviceshare.agent.memory_limits import LimitDriver, MemoryLimits, is_intercepted
-from deviceshare.agent.metrics import AgentMetrics
+from deviceshare.agent.metrics import AgentMetrics, of_devices, of_limits, of_turns
 from deviceshare.agent.monitor import DeviceMonitor
 from deviceshare.agent.own_node import NODE_PODS, OwnNode
 from deviceshare.agent.pods_api import Callers, TurnsApi, pods_server, smi_endpoint
@@ -102,17 +102,15 @@ class Agent:
             on_repaired=self._metrics.limits_repaired.inc,
         )
         self._monitor.limits = self._limits.outcome
-        self._metrics.watch_limits(lambda: self._limits.outcome)
-        self._metrics.watch_devices(
-            lambda: self._monitor.hardware,
-            lambda: self._monitor.usage,
-            lambda: self._monitor.reporter.reports,
-            node.groups,
+        monitor = self._monitor
+        self._metrics.watch(lambda: of_limits(self._limits.outcome))
+        self._metrics.watch(
+            lambda: of_devices(monitor.hardware, monitor.usage, monitor.reporter.reports, node.groups())
         )
         directory = settings.turns_directory
         records = TurnRecords(Path(directory), self._processes) if directory else None
         self._turns = Turns(self._processes, records, self._metrics)
-        self._metrics.watch_turns(self._turns.view)
+        self._metrics.watch(lambda: of_turns(self._turns.view()))
         self._turn_reports = TurnReports(self._monitor, self._turns.queues if settings.serve_pods else list)
         self._server = self._build_server(settings)
         self._pods_server = self._build_pods_server(settings.serve_pods) if settings.serve_pods else None

@@ -2,7 +2,7 @@
 
 from prometheus_client import generate_latest
 
-from deviceshare.agent.metrics import AgentMetrics
+from deviceshare.agent.metrics import AgentMetrics, of_devices, of_turns
 from deviceshare.domain.device_health.examination import Xid
 from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
 from deviceshare.domain.objects.usage import (
@@ -55,7 +55,7 @@ def sample(metrics: AgentMetrics, name: str, **labels: str) -> float | None:
 def test_what_the_last_look_saw_is_told_at_each_scrape() -> None:
     """Processes together by container, those of no pod in one line."""
     metrics = AgentMetrics()
-    metrics.watch_devices(lambda: HARDWARE, lambda: USAGE, lambda: 3, lambda: {(GPU, 0): "team", (GPU, 7): "other"})
+    metrics.watch(lambda: of_devices(HARDWARE, USAGE, 3, {(GPU, 0): "team", (GPU, 7): "other"}))
     first = {"resource": GPU, "index": "0", "uuid": "GPU-a"}
     second = {"resource": GPU, "index": "1", "uuid": "GPU-b"}
     main = {**first, "namespace": "ns", "pod": "p", "container": "main"}
@@ -80,7 +80,7 @@ def test_shares_are_told_with_what_they_allow() -> None:
     """By container; those that are exceeded are counted. Who has gone has no series."""
     metrics = AgentMetrics()
     seen = [USAGE, Usage("n1")]
-    metrics.watch_devices(lambda: HARDWARE, lambda: seen[0], lambda: 0)
+    metrics.watch(lambda: of_devices(HARDWARE, seen[0], 0, {}))
     first = {"resource": GPU, "index": "0", "uuid": "GPU-a"}
     limits = [{**first, "namespace": "ns", "pod": pod, "container": "main"} for pod in ("p", "q")]
 
@@ -103,7 +103,7 @@ def test_evictions_are_counted_by_cause() -> None:
 def test_before_the_first_look_there_are_no_devices() -> None:
     """And the scrape works."""
     metrics = AgentMetrics()
-    metrics.watch_devices(lambda: None, lambda: Usage("n1"), lambda: 0)
+    metrics.watch(lambda: of_devices(None, Usage("n1"), 0, {}))
 
     assert b"deviceshare_device_healthy{" not in generate_latest(metrics.registry)
 
@@ -130,7 +130,7 @@ def test_turns_are_told_by_group() -> None:
     """Who has one, for how long; how many wait and how long the one that waits longest. Pods are no labels."""
     metrics = AgentMetrics()
     waiting = [TurnWaiter("ns/b", 7.0), TurnWaiter("ns/c", 30.0)]
-    metrics.watch_turns(lambda: [TurnQueue("team", TurnHolder("ns/a", 12.5), waiting), TurnQueue("idle")])
+    metrics.watch(lambda: of_turns([TurnQueue("team", TurnHolder("ns/a", 12.5), waiting), TurnQueue("idle")]))
     metrics.turn_waits.observe(3.0)
     metrics.turns_lost.inc()
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Gauge
 
 from charts import helm
-from deviceshare.agent.metrics import AgentMetrics
+from deviceshare.agent.metrics import AgentMetrics, of_devices
 from deviceshare.domain.answers.census import count_each_group
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.pods import Pod
@@ -168,7 +168,7 @@ def test_a_crd_that_lacks_fields_is_told() -> None:
 def test_an_agent_that_is_not_scraped_any_more_is_told() -> None:
     """Where one has reported; a node that never had an agent is left alone."""
     metrics, agent = Metrics(), AgentMetrics()
-    agent.watch_devices(lambda: Hardware(devices=[Part(GPU, 0, unhealthy="Xid 79")]), lambda: Usage("n1"), lambda: 1)
+    agent.watch(lambda: of_devices(Hardware(devices=[Part(GPU, 0, unhealthy="Xid 79")]), Usage("n1"), 1, {}))
     nodes = (("n1", Health.HEALTHY), ("n2", Health.UNKNOWN), ("n2", Health.LOST))
     seen = {(node, GPU, Use.FREE, health): 4 for node, health in nodes}
     metrics.watch_devices(lambda: seen)
