@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -121,12 +122,10 @@ def _listing(directory: Path) -> _Listing | None:
     except OSError:
         return None
     for path in paths[:MAX_FILES]:
-        try:
+        with suppress(OSError):  # it has gone meanwhile
             state = path.stat()
-        except OSError:
-            continue  # It has gone meanwhile.
-        if stat.S_ISREG(state.st_mode):
-            entries.append((str(path), state.st_ino, state.st_mtime_ns, state.st_size))
+            if stat.S_ISREG(state.st_mode):
+                entries.append((str(path), state.st_ino, state.st_mtime_ns, state.st_size))
     return tuple(entries)
 
 

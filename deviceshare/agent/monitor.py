@@ -1,6 +1,6 @@
 """The agent's reconciler: from each reading of the node's devices to their health, its report and its usage."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,14 +14,7 @@ from deviceshare.agent.own_node import OwnNode
 from deviceshare.agent.violations import Violations
 from deviceshare.domain import contract
 from deviceshare.domain.device_health.containers import NodeProcess
-from deviceshare.domain.device_health.examination import (
-    APPLICATION_XIDS,
-    Change,
-    Reading,
-    Xid,
-    examine,
-    reported_repaired,
-)
+from deviceshare.domain.device_health.examination import APPLICATION_XIDS, Reading, Xid, examine, reported_repaired
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part, ReportedTurns
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -87,7 +80,8 @@ class DeviceHealth:
         repaired = reported_repaired(ledger) if ledger else frozenset()
         self.known, changes = examine(self.known, reading, faults=self._faults, repaired=repaired, now=self._node.now())
         self._faults = {}
-        self._record(changes)
+        for part, sign in changes:
+            self._tell(part, sign)
         return self.known
 
     def _take_xids(self, reading: Reading) -> None:
@@ -101,19 +95,17 @@ class DeviceHealth:
             devices = reading.devices or self.devices
             self._faults.update(dict.fromkeys([xid.uuid] if xid.uuid else [each.uuid for each in devices], xid.text))
 
-    def _record(self, changes: Iterable[Change]) -> None:
-        subject = node_subject(self._node.name)
-        for change in changes:
-            part = change.part
-            name = f"{part.resource} {part.index} ({part.uuid})"
-            if change.sign:
-                log.info("Device recovered", uuid=part.uuid, index=part.index, sign=change.sign)
-                self._node.recorder.note(subject, "DeviceRecovered", f"{name} is healthy again: {change.sign}")
-            else:
-                log.warning("Device is unhealthy", uuid=part.uuid, index=part.index, reason=part.unhealthy)
-                cure = f"reset it or reboot the node, or: deviceshare recover {self._node.name} {part.index}"
-                message = f"{name} is no longer allocated: {part.unhealthy}; when it is repaired, {cure}"
-                self._node.recorder.warn(subject, "DeviceUnhealthy", message)
+    def _tell(self, part: Part, sign: str) -> None:
+        """Of a device that became unhealthy or, with a sign of it, recovered."""
+        subject, name = node_subject(self._node.name), f"{part.resource} {part.index} ({part.uuid})"
+        if sign:
+            log.info("Device recovered", uuid=part.uuid, index=part.index, sign=sign)
+            self._node.recorder.note(subject, "DeviceRecovered", f"{name} is healthy again: {sign}")
+        else:
+            log.warning("Device is unhealthy", uuid=part.uuid, index=part.index, reason=part.unhealthy)
+            cure = f"reset it or reboot the node, or: deviceshare recover {self._node.name} {part.index}"
+            message = f"{name} is no longer allocated: {part.unhealthy}; when it is repaired, {cure}"
+            self._node.recorder.warn(subject, "DeviceUnhealthy", message)
 
     def _log_trouble(self, reading: Reading) -> None:
         if reading.trouble != self._trouble:

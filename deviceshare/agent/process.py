@@ -151,15 +151,8 @@ class Agent:
             return _json(self._monitor.last_hour.view())
 
         live = {"devices": self._monitor.fault}
-        routes = [
-            *probe_routes(
-                live,
-                {"report": lambda: self._monitor.reporter.fault, "limits": lambda: self._limits.fault},
-                self._metrics,
-            ),
-            Route("GET", "/usage", usage),
-            Route("GET", "/use", use),
-        ]
+        ready = {"report": lambda: self._monitor.reporter.fault, "limits": lambda: self._limits.fault}
+        routes = [*probe_routes(live, ready, self._metrics), Route("GET", "/usage", usage), Route("GET", "/use", use)]
         return Server("agent", *settings.bind, routes, self._metrics, max_body=65536, timeout=5)
 
     def _build_pods_server(self, address: Address) -> Server:
