@@ -80,7 +80,7 @@ _Rows = Iterable[tuple[Iterable[str], float]]
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], rows: _Rows) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"deviceshare_{name}", text, labels=labels)
+    family = GaugeMetricFamily(name, text, labels=labels)
     for values, value in rows:
         family.add_metric([*values], value)
     return family
@@ -96,37 +96,38 @@ def of_devices(
     yield from _health(hardware or Hardware())
     yield from _use(usage.devices, groups)
     yield from _containers(usage.devices)
-    yield _gauge("reports", "Reports written since the agent started.", [], [((), reports)])
+    yield _gauge("deviceshare_reports", "Reports written since the agent started.", [], [((), reports)])
 
 
 def of_limits(found: LimitsOutcome) -> Iterable[GaugeMetricFamily]:
     """What was found of memory limits."""
     text = "Who sets memory limits of shares on the node; without a series nobody does."
-    yield _gauge("memory_limits", text, ["by"], [([found.mode], 1)] if found.mode else [])
+    yield _gauge("deviceshare_memory_limits", text, ["by"], [([found.mode], 1)] if found.mode else [])
     text = "Containers with shares, and sandboxes beside them, that have their limit of device memory."
-    yield _gauge("memory_limited_containers", text, [], [((), found.groups)])
+    yield _gauge("deviceshare_memory_limited_containers", text, [], [((), found.groups)])
     text = "Containers with shares that have no limit of device memory where they should."
-    yield _gauge("memory_limits_missing", text, [], [((), sum(bool(each.missing) for each in found.reports))])
+    missing = sum(bool(each.missing) for each in found.reports)
+    yield _gauge("deviceshare_memory_limits_missing", text, [], [((), missing)])
 
 
 def _health(hardware: Hardware) -> Iterable[GaugeMetricFamily]:
     text = "1 while the device is healthy, 0 while it is unhealthy or lost."
-    yield _of_devices("healthy", text, ((_labels(part), not part.unhealthy) for part in hardware.devices))
+    yield _family("healthy", text, ((_labels(part), not part.unhealthy) for part in hardware.devices))
     found = Sums((each.resource, each.index) for each in hardware.trespasses)
     counts = ((_labels(part), 0 if part.lost else found[part.resource, part.index]) for part in hardware.devices)
     text = "Pods that use a device of a group or of other pods, and processes outside of any pod that do."
-    yield _of_devices("trespasses", text, counts)
+    yield _family("trespasses", text, counts)
 
 
 def _use(devices: Iterable[DeviceUsage], groups: Mapping[tuple[str, int], str]) -> Iterable[GaugeMetricFamily]:
     held = [([*_labels(each), groups.get((each.resource, each.index), "")], each) for each in devices]
     used = ((labels, each.memory_used_mib * MIB) for labels, each in held)
-    yield _of_devices("memory_used_bytes", "The device's memory in use.", used, "group")
+    yield _family("memory_used_bytes", "The device's memory in use.", used, "group")
     total = ((labels, each.memory_total_mib * MIB) for labels, each in held)
-    yield _of_devices("memory_total_bytes", "The device's memory.", total, "group")
+    yield _family("memory_total_bytes", "The device's memory.", total, "group")
     text = "Share of the driver's last sample period in which the device was busy, from 0 to 1."
     busy = ((labels, each.utilization / 100) for labels, each in held if each.utilization is not None)
-    yield _of_devices("utilization_ratio", text, busy, "group")
+    yield _family("utilization_ratio", text, busy, "group")
 
 
 def _containers(devices: Iterable[DeviceUsage]) -> Iterable[GaugeMetricFamily]:
@@ -140,27 +141,27 @@ def _containers(devices: Iterable[DeviceUsage]) -> Iterable[GaugeMetricFamily]:
         limits |= {(*labels, *_container(each)): each.limit_mib * MIB for each in device.shares if each.container}
         exceeded[labels] = sum(share.exceeded for share in device.shares)
     text = "The device's memory that a container's processes use."
-    yield _of_devices("container_memory_bytes", text, memory.items(), *_CONTAINER)
-    yield _of_devices("container_processes", "A container's processes on the device.", count.items(), *_CONTAINER)
+    yield _family("container_memory_bytes", text, memory.items(), *_CONTAINER)
+    yield _family("container_processes", "A container's processes on the device.", count.items(), *_CONTAINER)
     text = "The container's share of the device's memory."
-    yield _of_devices("container_memory_limit_bytes", text, limits.items(), *_CONTAINER)
+    yield _family("container_memory_limit_bytes", text, limits.items(), *_CONTAINER)
     text = "Shares of the device that are exceeded by more than the tolerance."
-    yield _of_devices("shares_exceeded", text, exceeded.items())
+    yield _family("shares_exceeded", text, exceeded.items())
 
 
 def of_turns(queues: Collection[TurnQueue]) -> Iterable[GaugeMetricFamily]:
     """The holders and queues of turns."""
     held = (([each.group], each.holder.seconds) for each in queues if each.holder)
-    yield _gauge("turn_held_seconds", "For how long a program has had the group's turn.", ["group"], held)
+    yield _gauge("deviceshare_turn_held_seconds", "For how long a program has had the group's turn.", ["group"], held)
     waiting = (([each.group], len(each.waiting)) for each in queues)
-    yield _gauge("turn_waiting", "Programs that wait for it.", ["group"], waiting)
+    yield _gauge("deviceshare_turn_waiting", "Programs that wait for it.", ["group"], waiting)
     longest = (([each.group], max((one.seconds for one in each.waiting), default=0.0)) for each in queues)
     text = "The longest time that one of them has waited."
-    yield _gauge("turn_longest_wait_seconds", text, ["group"], longest)
+    yield _gauge("deviceshare_turn_longest_wait_seconds", text, ["group"], longest)
 
 
-def _of_devices(name: str, text: str, rows: _Rows, *more: str) -> GaugeMetricFamily:
-    return _gauge(f"device_{name}", text, ["resource", "index", "uuid", *more], rows)
+def _family(name: str, text: str, rows: _Rows, *more: str) -> GaugeMetricFamily:
+    return _gauge(f"deviceshare_device_{name}", text, ["resource", "index", "uuid", *more], rows)
 
 
 def _labels(device: Part | DeviceUsage) -> _Key:
