@@ -53,7 +53,11 @@ class Moved(Conflict):
 
 
 def binds_over(server: tuple[int, int] | None) -> float:
-    """Seconds after which no bind that began before can still take effect, at a server of this Kubernetes version."""
+    """Seconds after which no bind that began before can still take effect, at a server of this Kubernetes version.
+
+    It rests on clocks: the binder's, which drops a bind that took too long, and the server's time limit for a request.
+    From Kubernetes 1.23 on, where a Binding also fails once its pod was written, nothing rests on it alone.
+    """
     return BINDS_OVER_SECONDS + (0.0 if server and server >= (1, 21) else QUEUE_SECONDS)
 
 
@@ -78,12 +82,18 @@ class WantedClaim(NamedTuple):
 
 
 def wanted_devices(request: Request, *, token: str) -> WantedClaim:
-    """Whole devices, for a group that lives nowhere. A claim that is there keeps its own token, which is unique."""
+    """The wish of a group that lives nowhere yet: whole devices of a node.
+
+    `token` was never written before; a claim that is there keeps its own.
+    """
     return WantedClaim(request.holder.uid, lambda seen: _choose_devices(request, token, seen))
 
 
 def wanted_share(request: Request, opaque: Callable[[], Collection[str]] = tuple) -> WantedClaim:
-    """Parts of devices, for a pod. `opaque` gives the resources of which a device plugin allocated devices by then."""
+    """The wish of a pod for parts of devices, of a node's own or of its group's (claims.md, shares).
+
+    `opaque` gives the resources of which a device plugin allocated devices, unknown which, when the claim is chosen.
+    """
     return WantedClaim(request.taker.uid, lambda seen: _choose_share(request, seen, opaque()))
 
 
@@ -104,9 +114,10 @@ async def claim_all(
 ) -> Claimed:
     """The ledger with a claim for each of the holders; writes those that aren't there.
 
-    Each is chosen beside those before it. `known` is a copy of the ledger of any age: a write by its version proves
-    that it was the newest after this call. Where nothing is written nothing is proven: so where a claim is there
-    already, or somebody is refused, as where the copy turns out to be old (`on_conflict`), the ledger is read.
+    A claim that is there unmarked is used, since it is of a bind that ended half-way. `known` is a copy of the ledger
+    of any age. A write by its version proves that it was the newest when it was written, which is after this call.
+    Where nothing is written nothing is proven: so where a claim is there already, or somebody is refused, as where the
+    copy turns out to be old (`on_conflict`), the ledger is read, after this call began.
 
     Raises Refused where the node has no ledger.
     """
@@ -213,8 +224,9 @@ def _named(share: Share, seen: NodeDevices, within: str) -> Share:
 def joinable(seen: NodeDevices, holder: Holder, token: str) -> Devices:
     """Step 2: the devices of a holder that lives on the ledger's node.
 
-    `seen` is of a GET that began after the bind arrived and its pod was read. `token` is that of the claim by which the
-    holder said to be bound, where it was read; claims of older versions have none.
+    `seen` is of a GET that began after the bind arrived and its pod was read; several binds may share that GET. `token`
+    is that of the claim by which the holder said to be bound, where it was read: a holder that left the node since may
+    have another claim there, left by a bind that lost to one elsewhere. Claims of older versions have none.
 
     Raises Refused where the claim is not there or there is a `joining_obstacle`, and Conflict where the holder was
     bound again since it was read.
@@ -243,11 +255,14 @@ async def attach(
 ) -> None:
     """Step 5: writes the pod's node and its devices in one Binding, within `timeout` seconds.
 
-    `devices` are the annotations that name them, as the ledger says in which the claim was seen. It fails if anybody
-    wrote the pod since `pod` was read, which must have been before the ledger was. A pod that already is on that node
-    is a success, since kube-scheduler asks again after a time-out.
+    `devices` are the annotations that name them, as the ledger says in which the claim was seen.
 
-    Raises Refused where the pod is gone, was recreated, or is bound elsewhere, and Moved where it was written since.
+    The Binding fails if anybody wrote the pod since `pod` was read, which must have been before the ledger was: so who
+    touches the pod after marking its claim (`holders.fence_pod`) stops every bind that has not seen the mark, however
+    late it is. A pod that already is on that node is a success, since kube-scheduler asks again after a time-out.
+
+    Raises Refused where the pod is gone, was recreated, or is bound elsewhere, and Moved where it was written
+    meanwhile.
     """
     written, version = _written_with(pod, holder, devices), pod.metadata.resource_version
     await post_binding(cluster, pod, node, written, version=version, timeout=timeout)
@@ -258,7 +273,9 @@ async def lift(
 ) -> None:
     """Step 5 behind a scheduling gate, with `attach`'s arguments and errors: one patch in place of the Binding.
 
-    From then on the pod lives on that node (`Pod.placed_on`): neither gate nor affinity can be changed back.
+    It needs the same version of the pod, writes the devices, allows no node but the chosen one, and lifts the gate.
+    From then on the pod lives on that node for everybody who reads claims (`Pod.placed_on`): kube-scheduler can bind it
+    there or nowhere, and neither gate nor affinity can be changed back.
     https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/
 
     Raises Refused, too, where the gate isn't there any more: somebody else removed it, so the pod may be on any node.

@@ -20,7 +20,10 @@ REFUSALS = (Forbidden, Invalid, TooLarge)
 
 
 async def read(cluster: Cluster, holder: Holder) -> Group | Pod | None:
-    """The holder as it is now; None when it is gone, though another may have its name."""
+    """The holder as it is now; None when it is gone, though another may have its name.
+
+    A pod that got the Binding of a pod with shares stands for it.
+    """
     if holder.kind != POD:
         return await read_group(cluster, holder)
     namespace, _, name = holder.name.partition("/")
@@ -57,7 +60,9 @@ async def settle(
 ) -> Group:
     """Bind's step 4: binds the group to the node, if nobody wrote it since it was read (before L was).
 
-    `token` is that of the claim; `said` are further fields of the status, for people. The loser leaves its claim.
+    `token` is that of the claim; `said` are further fields of the status, for people.
+
+    The loser leaves its claim where it is: the winner may be using it, and a collector finds what nobody uses.
     """
     bound = {"phase": BOUND, "nodeName": node, "selectedDevices": selected(devices), "claimToken": token or None}
     return await _write(cluster, group, {**(said or {}), **bound})
@@ -97,9 +102,12 @@ class BindStop(NamedTuple):
     """Whether every API server refuses a Binding whose pod was written since (bind.compares)."""
 
     async def __call__(self, cluster: Cluster, pods: Iterable[Pod], mark: str) -> bool:
-        """Touches those of the pods that are pending, and waits out their binds; whether there were any: list again.
+        """Touches those of the pods that are pending, and waits out their binds; whether there were any.
 
         Where all took the touch and the API server `compares` versions, nothing is left to be waited for.
+
+        From here on nobody writes such a pod who read the ledger before the mark. One may have done so meanwhile: list
+        them again.
         """
         pending = [pod for pod in pods if pod.pending]
         fenced = [await fence_pod(cluster, pod, mark, self.on_unwritable) for pod in pending]
@@ -111,8 +119,10 @@ class BindStop(NamedTuple):
 async def fence_pod(cluster: Cluster, pod: Pod, mark: str, on_unwritable: OnUnwritable) -> bool:
     """Makes every Binding fail that was decided before the mark was written, where the API server compares versions.
 
-    Where somebody else wrote the pod since it was listed, they have done as much. A stranger's pod may refuse the
-    annotation, which is full, or a webhook's; for its status neither counts. False: it refuses that, too.
+    Once is enough: the pod then bears the mark. Where somebody else wrote the pod since it was listed, they have done
+    as much. A stranger's pod may refuse the annotation: its annotations fill what Kubernetes allows, or a webhook is
+    against it, or away. Then its status is written, for which neither counts. A pod that refuses that, too, holds up
+    nobody: False says that binds of it rest on time, as those of all pods do before Kubernetes 1.23.
     """
     if pod.metadata.annotations.get(contract.BIND_FENCE) == mark:
         return True

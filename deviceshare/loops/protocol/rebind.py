@@ -69,7 +69,10 @@ async def update_pods(
 ) -> list[Pod]:
     """Step 3: writes the devices of the holder's claim into the annotations of its pods; returns those that changed.
 
-    `pods` were read before this call, be it from a mirror. A pod that refuses that holds up no other.
+    A pod that refuses that holds up no other: what it had stays reserved as long as it lives.
+
+    `pods` were read before this call, be it from a mirror. The ledger is read after them, and each pod is changed only
+    if nobody wrote it since: so an old leader can't write devices into a pod that a newer one has released.
 
     Raises Later while DRA may give the devices to others (claims.md, holds); `holds_in` is deviceshare's namespace.
     """
@@ -93,6 +96,9 @@ async def release_former(cluster: Cluster, node: str, uid: str, stop_binds: Bind
     """Step 4: releases the former devices of a claim that no live pod received; None when there are none.
 
     Former parts of a pod's claim are released with the claim; the numbers by which it named its devices as a group's.
+
+    Binds are always waited out, until the claim has stood so for as long as one may take: every bind that read an
+    earlier state of it has ended or given up then.
     """
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None or not claim.former:

@@ -47,7 +47,9 @@ async def fill(
 ) -> tuple[NodeDevices, list[Holding]]:
     """Writes the claims of all who live on the node into its new ledger, which was missing or came from elsewhere.
 
-    Returns the ledger, and the holdings that contradict others and were left out.
+    It names no devices yet: nothing in it is free. An earlier one may have been lost with claims that only binds and
+    updates of pods know which are under way. So where there may be any they are waited out first, by the UID of this
+    very ledger. Returns the ledger, and the holdings that contradict others and were left out.
 
     Args:
         gather: `evidence`, or a share in one that begins after this call.
@@ -72,8 +74,9 @@ async def restore_claims(
 ) -> NodeDevices:
     """Writes claims that can't be read again, all in one write, from what groups and live pods say that they hold.
 
-    The claim of who lives nowhere is dropped. What contradicts other claims stays as it is. The arguments are as for
-    `fill`; the wait is by these very claims.
+    A CRD of an older release pruned them, or a person edited them. Nobody joins by such a claim, as if it were marked;
+    so once the binds have ended that read it before, who lives nowhere holds nothing, and its claim is dropped. What
+    contradicts other claims stays as it is. The arguments are as for `fill`; the wait is by these very claims.
     """
     hidden = seen.hidden_claims
     await wait_out_binds((seen.metadata.uid, hidden))
@@ -113,7 +116,10 @@ def _marked(claim: Claim, mark: str, token: str) -> Claim:
 
 
 async def readopt(cluster: Cluster, name: str) -> Group | None:
-    """Restores the node of a group whose status was wiped, from its live pods and their claim; the group as written."""
+    """Restores the node of a group whose status was wiped, from its live pods and their claim; the group as written.
+
+    None when there is nothing to repair or the pods contradict each other.
+    """
     group = await find(cluster, GROUPS, name)
     if group is None or group.node or group.deleting:
         return None
@@ -153,9 +159,11 @@ async def _settle(cluster: Cluster, group: Group, node: str, claim: Claim) -> Gr
 
 
 async def name_claim(cluster: Cluster, name: str) -> Group | None:
-    """Writes the token of a bound group's claim into its status, where another is there, or none; the group as written.
+    """Writes the token of a bound group's claim into its status, where another is there, or none.
 
     So it is where a version of deviceshare bound the group that knows no tokens, or where somebody changed the status.
+    The claim is the only one that the group has on its node, and who takes the group from there writes it first.
+    Returns the group as written, or None.
     """
     group = await find(cluster, GROUPS, name)
     if group is None or not group.node:

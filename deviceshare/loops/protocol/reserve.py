@@ -22,8 +22,12 @@ async def reserve(
 ) -> list[DeviceQuota]:
     """Reserves what the group wants in each of these quotas that matches it; returns them as they are then.
 
-    `group` is as step 1 of the bind read it. `known` are copies of any age: all are read where one is missing or has
-    changed since, has nothing to be written, or leaves no room.
+    `group` is as step 1 of the bind read it, which must have been before this: a reservation is dropped only after a
+    write that makes the bind fail which read the group before (`recount`). So what is reserved stays, whatever becomes
+    of this bind; it may be of use to another one.
+
+    `known` are copies of any age. A write by a copy's version proves that it was the newest; all are read where one is
+    missing or has changed since, has nothing to be written, or leaves no room.
 
     Raises Refused where the group and those that hold devices already would exceed a quota.
     """
@@ -57,8 +61,11 @@ async def recount(
 ) -> DeviceQuota | None:
     """Drops the reservations of groups that no longer need them, and adds those of bound groups that have none.
 
-    `suspects` are the UIDs of groups with a reservation that may be gone, unbound, or no longer match; `bound` the
-    groups that are bound, as far as is known. Of a quota that is new or was changed groups are listed afresh.
+    Of a quota that is new, or whose spec was changed, groups are asked for afresh: from then on its status is complete.
+
+    Args:
+        suspects: the UIDs of groups with a reservation that may be gone, unbound, or no longer match.
+        bound: groups that are bound, as far as is known.
     """
     seen = await find(cluster, DEVICE_QUOTAS, name)
     if seen is None:
