@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -15,9 +15,12 @@ from msgspec import Raw, Struct, field
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.kube.connection import ApiStatus, Connection, Unserved, refusal_of_status
 from deviceshare.kube.http_client import TooLong
+from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import ApiError, Expired, Invalid, Kind, Unavailable, Undecodable
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 # Exponential backoff with jitter.
 
@@ -38,24 +41,33 @@ def delays(first: float, most: float) -> Iterator[float]:
 
 
 def path_of(kind: Kind[Any], name: str, namespace: str, subresource: str = "") -> str:
-    """The path of an object, a collection or a subresource; raises Invalid where a name can't be one."""
-    return kind.path(name and segment(name), namespace and segment(namespace), subresource)
-
-
-def segment(name: str) -> str:
-    """`name` as one segment of a path.
+    """The path of an object, a collection or a subresource; raises Invalid where a name can't be one.
 
     Names come from people's annotations, and the API server splits the path after unquoting it, so quoting alone would
     let `a/status` or `../../nodes/a` reach other objects. No object's name may hold these characters.
     """
-    if name in (".", "..") or "/" in name or "%" in name:
-        raise Invalid(f"{name!r} is no name of an object")
-    return quote(name, safe="")
+    for each in (name, namespace):
+        if each in (".", "..") or "/" in each or "%" in each:
+            raise Invalid(f"{each!r} is no name of an object")
+    return kind.path(quote(name, safe=""), quote(namespace, safe=""), subresource)
 
 
-def selecting(label: str, field: str) -> Mapping[str, str]:
-    """The query that selects by labels and fields; empty selectors are left out."""
-    return {key: value for key, value in (("labelSelector", label), ("fieldSelector", field)) if value}
+class Collection(Struct, Generic[T], frozen=True):
+    """Objects to list and watch: those of a kind, of one namespace unless "", that match the selectors."""
+
+    kind: Kind[T]
+    namespace: str = ""
+    label_selector: str = ""
+    field_selector: str = ""
+
+    @property
+    def path(self) -> str:
+        return path_of(self.kind, "", self.namespace)
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        selectors = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
+        return {key: value for key, value in selectors.items() if value}
 
 
 # Discovery: what an API server says of its version, its API groups and its resources.
@@ -65,7 +77,6 @@ def selecting(label: str, field: str) -> Mapping[str, str]:
 class Version(Struct, frozen=True, rename="camel"):
     major: str
     minor: str
-    git_version: str
 
 
 class Resource(Struct, frozen=True):
@@ -80,13 +91,9 @@ class Resources(Struct, frozen=True):
     resources: list[Resource]
 
 
-class GroupVersion(Struct, frozen=True):
-    version: str
-
-
 class ApiGroup(Struct, frozen=True):
     name: str
-    versions: list[GroupVersion]
+    versions: list[dict[str, str]]
 
 
 class ApiGroups(Struct, frozen=True):
@@ -153,8 +160,6 @@ async def lines(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 # The API server, one method a verb, JSON straight into Structs and no dictionary in between.
 
-T = TypeVar("T")
-
 PAGE = 500
 """Objects in one answer to a list, as client-go's pager asks for them."""
 PAGE_BYTES = 24 << 20
@@ -207,11 +212,8 @@ class Api:
         subresource: str = "",
         timeout: float | None = None,
     ) -> T:
-        path, query = path_of(kind, name, namespace, subresource), MANAGER
-        if timeout is not None:
-            query = {**MANAGER, "timeout": f"{timeout:.3f}s"}
-        merge = "application/merge-patch+json"
-        answer = await self._write("PATCH", path, body, query, content_type=merge, timeout=timeout)
+        path, merge = path_of(kind, name, namespace, subresource), "application/merge-patch+json"
+        answer = await self._write("PATCH", path, body, content_type=merge, timeout=timeout)
         return _decode(answer, kind.type, whole=False)
 
     async def apply(
@@ -271,8 +273,7 @@ class Api:
             "metadata": {"name": pod, "namespace": namespace, "uid": uid, **version, "annotations": annotations},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(pod)}/binding"
-        await self._write("POST", path, body, {**MANAGER, "timeout": f"{timeout:.3f}s"}, timeout=timeout)
+        await self._write("POST", path_of(PODS, pod, namespace, "binding"), body, timeout=timeout)
 
     async def evict(self, namespace: str, pod: str, *, uid: str, dry_run: bool = False) -> None:
         """Asks for the pod's end, as a drain does; with `dry_run` only whether that is allowed now.
@@ -289,8 +290,7 @@ class Api:
         options = {"preconditions": {"uid": uid}} | ({"dryRun": ["All"]} if dry_run else {})
         meta = {"name": pod, "namespace": namespace}
         body = {"apiVersion": version, "kind": "Eviction", "metadata": meta, "deleteOptions": options}
-        path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(pod)}/eviction"
-        await self._write("POST", path, body, MANAGER)
+        await self._write("POST", path_of(PODS, pod, namespace, "eviction"), body)
 
     async def ask_pod(self, namespace: str, pod: str, port: int, path: str, answer: type[T], *, timeout: float) -> T:
         """What a pod's own server answers to a GET, which the API server passes on; asked once, for `timeout` seconds.
@@ -298,8 +298,8 @@ class Api:
         Raises Unavailable where the pod can't be reached.
         https://kubernetes.io/docs/tasks/access-application-cluster/access-cluster-services/#manually-constructing-apiserver-proxy-urls
         """
-        proxy = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(pod)}:{port}/proxy"
-        return _decode(await self._connection.call("GET", f"{proxy}/{path}", timeout=timeout), answer)
+        proxy = f"{path_of(PODS, pod, namespace)}:{port}/proxy/{path}"
+        return _decode(await self._connection.call("GET", proxy, timeout=timeout), answer)
 
     async def server_version(self) -> tuple[int, int]:
         """Kubernetes' (major, minor), as (1, 20)."""
@@ -312,16 +312,10 @@ class Api:
         https://kubernetes.io/docs/concepts/overview/kubernetes-api/#unaggregated-discovery
         """
         groups = _decode(await self._read("/apis", {}), ApiGroups).groups
-        return [version.version for each in groups if each.name == group for version in each.versions]
+        return [version["version"] for each in groups if each.name == group for version in each.versions]
 
     async def snapshot(
-        self,
-        kind: Kind[T],
-        namespace: str,
-        selectors: Mapping[str, str],
-        decode: Callable[[Raw], T],
-        *,
-        cached: bool = False,
+        self, objects: Collection[T], decode: Callable[[Raw], T], *, cached: bool = False
     ) -> tuple[list[T], str]:
         """What `decode` makes of each object, and the resourceVersion that a watch continues from.
 
@@ -331,7 +325,7 @@ class Api:
         If `cached`, as the API server's watch cache has them, which may be behind and costs it a third; in pages only
         where they are too large for one answer.
         """
-        path = path_of(kind, "", namespace)
+        path, selectors = objects.path, objects.query
         if cached:
             with suppress(TooLong):
                 answer = await self._read(path, {**selectors, "resourceVersion": "0"}, most=PAGE_BYTES)
@@ -342,14 +336,13 @@ class Api:
         except Expired:  # the snapshot was compacted away between two pages; one answer needs none
             return await self._pages(path, selectors, decode, WHOLE_LIST_TIMEOUT)
 
-    async def version_of(self, kind: Kind[Any], namespace: str, selectors: Mapping[str, str]) -> str:
+    async def version_of(self, objects: Collection[Any]) -> str:
         """The resourceVersion of the collection now, by a quorum read of no more than one object.
 
         Of the selectors only a name is sent, for who may read no other: any other has the server look for a match.
         """
-        named = {key: value for key, value in selectors.items() if value.startswith("metadata.name=")}
-        page = _decode(await self._read(path_of(kind, "", namespace), {**named, "limit": "1"}), Page)
-        return page.metadata.resource_version
+        named = {key: value for key, value in objects.query.items() if value.startswith("metadata.name=")}
+        return _decode(await self._read(objects.path, {**named, "limit": "1"}), Page).metadata.resource_version
 
     async def _pages(
         self, path: str, query: Mapping[str, str], decode: Callable[[Raw], T], timeout: float
@@ -369,7 +362,7 @@ class Api:
 
     @asynccontextmanager
     async def watch(
-        self, kind: Kind[Any], namespace: str, selectors: Mapping[str, str], *, version: str, last: float, quiet: float
+        self, objects: Collection[Any], *, version: str, last: float, quiet: float
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         """Opens the changes since `version`, bookmarks included, for `last` seconds; entered when the server agreed.
 
@@ -377,22 +370,21 @@ class Api:
         says so.
         """
         query = {
-            **selectors,
+            **objects.query,
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
             "timeoutSeconds": str(int(last)),
         }
-        path = path_of(kind, "", namespace)
         try:
             async with (
                 asyncio.timeout(self._timeout) as opening,
-                self._connection.stream(path, query=query, quiet=quiet) as content,
+                self._connection.stream(objects.path, query=query, quiet=quiet) as content,
             ):
                 opening.reschedule(None)
                 yield events(content)
         except TimeoutError as error:
-            raise Unavailable(f"watch {path}: no answer within {self._timeout:g} s") from error
+            raise Unavailable(f"watch {objects.path}: no answer within {self._timeout:g} s") from error
 
     async def _read(self, path: str, query: Mapping[str, str], timeout: float | None = None, *, most: int = 0) -> bytes:
         """The answer; raises TooLong where it has more than `most` bytes, if that is given."""
@@ -415,22 +407,25 @@ class Api:
         method: str,
         path: str,
         body: Mapping[str, Any],
-        query: Mapping[str, str],
+        query: Mapping[str, str] = MANAGER,
         *,
         content_type: str = "application/json",
         timeout: float | None = None,
     ) -> bytes:
-        data, timeout = msgspec.json.encode(body), timeout or self._timeout
+        """The answer; a `timeout` bounds the API server's work, too."""
+        if timeout is not None:
+            query = {**query, "timeout": f"{timeout:.3f}s"}
+        data, within = msgspec.json.encode(body), timeout or self._timeout
         return await self._connection.call(
-            method, path, query=query, timeout=timeout, body=data, content_type=content_type
+            method, path, query=query, timeout=within, body=data, content_type=content_type
         )
 
     async def list(
         self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
     ) -> list[T]:
         """All objects, as of one moment after the call began; of one that can't be read, what can be."""
-        selectors = selecting(label_selector, field_selector)
-        return (await self.snapshot(kind, namespace, selectors, lambda raw: _decode(raw, kind.type, whole=False)))[0]
+        objects = Collection(kind, namespace, label_selector, field_selector)
+        return (await self.snapshot(objects, lambda raw: _decode(raw, kind.type, whole=False)))[0]
 
 
 def _decode(data: bytes | Raw, type_: type[T], what: str = "", *, whole: bool = True) -> T:

@@ -27,7 +27,7 @@ import structlog
 from msgspec import Raw, Struct
 
 from deviceshare.domain.objects.object_decoder import ObjectMeta, decoder_of
-from deviceshare.kube.api import Api, WatchEvent, delays, selecting
+from deviceshare.kube.api import Api, Collection, WatchEvent, delays
 from deviceshare.loops.ports import ApiError, Expired, Kind, ObjectChange, Watcher
 
 log = structlog.get_logger(__name__)
@@ -209,9 +209,7 @@ class ApiMirror(Cache[T]):
         self.lists = 0
         """Lists so far; each after the first was forced by a version that the server no longer knew."""
         self._api = api
-        self._kind = kind
-        self._namespace = namespace
-        self._selectors = selecting(label_selector, field_selector)
+        self._source = Collection(kind, namespace, label_selector, field_selector)
         self._pace = pace
         self._decoder = decoder_of(kind.type)
         self._listed = asyncio.Event()
@@ -223,7 +221,11 @@ class ApiMirror(Cache[T]):
 
     @property
     def kind(self) -> str:
-        return self._kind.kind
+        return self._source.kind.kind
+
+    @property
+    def _plural(self) -> str:
+        return self._source.kind.plural
 
     @property
     def synced(self) -> bool:
@@ -251,11 +253,11 @@ class ApiMirror(Cache[T]):
             events, lists, opened, pause = self.events, self.lists, math.inf, 0.0
             try:
                 if not self._relist:
-                    self._expect(await self._api.version_of(self._kind, self._namespace, self._selectors))
+                    self._expect(await self._api.version_of(self._source))
                 if self._relist:
                     # A start waits for its lists of all custom resources, which the API server decodes one by one if it
                     # reads etcd; and a mirror may be behind.
-                    await self.list(cached=self._kind.is_ours and not self._selectors and not self.lists)
+                    await self.list(cached=self._source.kind.is_ours and not self._source.query and not self.lists)
                 opened = time.monotonic()
                 await self._watch()
             except ApiError as error:
@@ -268,7 +270,7 @@ class ApiMirror(Cache[T]):
                 pause = error.retry_after or 0.0
                 # A kind that never changed since the API server started gets no bookmarks, and is silent by rights.
                 say = log.info if time.monotonic() - opened > self._pace.steady else log.warning
-                say("Mirror lost its watch", kind=self._kind.plural, relist=self._relist, error=str(error))
+                say("Mirror lost its watch", kind=self._plural, relist=self._relist, error=str(error))
             now = time.monotonic()
             self._lost_at = self._lost_at or now
             if self.events > events or now - opened > self._pace.steady:
@@ -286,32 +288,23 @@ class ApiMirror(Cache[T]):
 
         Raises ApiError.
         """
-        place = self._kind, self._namespace, self._selectors
-        objects, version = await self._api.snapshot(*place, self._decode, cached=cached)
-        if cached and _is_older(await self._api.version_of(*place), version):
+        objects, version = await self._api.snapshot(self._source, self._decode, cached=cached)
+        if cached and _is_older(await self._api.version_of(self._source), version):
             # The cache is of a history that a restored backup took back.
-            objects, version = await self._api.snapshot(*place, self._decode)
+            objects, version = await self._api.snapshot(self._source, self._decode)
         with suppress(Expired):
             self._expect(version)
         self.replace(objects, version)
         self.lists += 1
         self._relist = False
         self._listed.set()
-        log.info("Mirror listed objects", kind=self._kind.plural, count=len(self), resourceVersion=version)
+        log.info("Mirror listed objects", kind=self._plural, count=len(self), resourceVersion=version)
 
     async def _watch(self) -> None:
+        last = random.uniform(self._pace.shortest, self._pace.longest)
+        watch = self._api.watch(self._source, version=self.version, last=last, quiet=self._pace.quiet)
         try:
-            async with (
-                asyncio.timeout(None) as self._watching,
-                self._api.watch(
-                    self._kind,
-                    self._namespace,
-                    self._selectors,
-                    version=self.version,
-                    last=random.uniform(self._pace.shortest, self._pace.longest),
-                    quiet=self._pace.quiet,
-                ) as events,
-            ):
+            async with asyncio.timeout(None) as self._watching, watch as events:
                 self._lost_at = None
                 async for event in events:
                     self._take(event)
@@ -325,7 +318,7 @@ class ApiMirror(Cache[T]):
         """Raises Expired where the history went back behind what was seen."""
         if self.rewound_to(version):
             seen = self.version
-            log.error("API server's history went back", kind=self._kind.plural, seen=seen, now=version)
+            log.error("API server's history went back", kind=self._plural, seen=seen, now=version)
             self.on_rewind()
             raise Expired(f"the history went back from {seen} to {version}, as by a restored backup")
 
@@ -354,8 +347,8 @@ class ApiMirror(Cache[T]):
             raise Expired("an object of the list or the watch has no version")
         held = self.get(meta.key) if meta.unreadable else None
         if meta.unreadable and (held is None or held.metadata.resource_version != meta.resource_version):
-            kind, version = self._kind.plural, meta.resource_version
-            log.warning("Found an unreadable object", kind=kind, object=meta.key, version=version, fault=meta.fault)
+            version, fault = meta.resource_version, meta.fault
+            log.warning("Found an unreadable object", kind=self._plural, object=meta.key, version=version, fault=fault)
         return obj
 
     def _pauses(self) -> Iterator[float]:

@@ -153,7 +153,7 @@ class OptionalMirror(ApiMirror[T]):
     async def _keep_while_served(self) -> None:
         pauses = self._pauses()
         while kind := await self._served():
-            self._kind = kind
+            self._source = replace(self._source, kind=kind)
             self._relist = True
             await super().run()
             if not self._gone:

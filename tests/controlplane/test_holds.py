@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from deviceshare.domain.admission.settings import WEBHOOKS
-from deviceshare.kube.api import Api
+from deviceshare.kube.api import Api, Collection
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import GROUPS, HOLDS, PODS
 from deviceshare.loops.ports import ApiError, Kind
@@ -112,8 +112,8 @@ class ApiHistory:
 
     async def record(self, api: Api, kind: Kind[Any]) -> None:
         """Until cancelled."""
-        version = await api.version_of(kind, "", {})
-        async with api.watch(kind, "", {}, version=version, last=3600, quiet=600) as changes:
+        version = await api.version_of(Collection(kind))
+        async with api.watch(Collection(kind), version=version, last=3600, quiet=600) as changes:
             async for change in changes:
                 found = json.loads(bytes(change.object))
                 if change.type != "BOOKMARK":

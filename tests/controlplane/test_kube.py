@@ -11,7 +11,7 @@ import pytest
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.nodes import SharingLabels
-from deviceshare.kube.api import Api
+from deviceshare.kube.api import Api, Collection
 from deviceshare.kube.connection import Unserved, connect
 from deviceshare.kube.mirror import ApiMirror
 from deviceshare.kube.mirrors import Mirrors
@@ -154,7 +154,7 @@ async def test_a_watch_from_a_forgotten_version_says_expired(api: Api) -> None:
     """The real server says it inside a 200, where Python's own watch overlooks it."""
 
     async def watch() -> None:
-        async with api.watch(GROUPS, "", {}, version="1", last=30, quiet=30) as events:
+        async with api.watch(Collection(GROUPS), version="1", last=30, quiet=30) as events:
             async for _ in events:
                 pass
 
