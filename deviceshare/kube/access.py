@@ -1,5 +1,6 @@
 """Access to an API server: where it is, how its certificate is checked, and who we are to it."""
 
+import asyncio
 import base64
 import os
 import ssl
@@ -21,10 +22,6 @@ from deviceshare.kube import kubeconfig
 log = structlog.get_logger(__name__)
 
 
-async def _nothing() -> None:
-    return None
-
-
 class Access(Struct, frozen=True):
     """As a service account or a kubeconfig file says it."""
 
@@ -35,7 +32,7 @@ class Access(Struct, frozen=True):
     proxy: str | None = None
     server_name: str | None = None
     """The name that the server's certificate bears, where it isn't the server's."""
-    refresh: Callable[[], Awaitable[None]] = _nothing
+    refresh: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)
     """Keeps the credentials fresh until cancelled, or returns at once where nothing has to be done."""
 
 
@@ -98,6 +95,9 @@ class _Token:
 # an exec plugin or an OpenID Connect provider, is left to the Kubernetes client, which takes a third of a second to
 # import (decision 11).
 
+RETRY_SECONDS: Final = 60.0
+"""After a token could not be refreshed."""
+
 
 class _Cluster(Struct, rename="kebab", forbid_unknown_fields=True):
     server: str
@@ -134,9 +134,7 @@ async def read_kubeconfig(files: str, context: str | None) -> Access:
             user, here = config.users[named["user"]]
             return _stored(msgspec.convert(cluster, _Cluster), there, msgspec.convert(user, _User), here)
         except (KeyError, msgspec.ValidationError):
-            from deviceshare.kube import kubeconfig_client  # noqa: PLC0415
-
-            return await kubeconfig_client.read(files, context or config.current or None)
+            return await ask_client(files, context or config.current or None)
     except Exception as error:  # the client meets an odd file with whatever it stumbles over
         why = " ".join(str(error).split())
         raise NotConfigured(f"kubeconfig {files}: {why}; name a kubeconfig file with --kubeconfig") from error
@@ -166,6 +164,40 @@ def _stored(cluster: _Cluster, there: Path, user: _User, here: Path) -> Access:
 
 async def _fixed(token: str) -> str | None:
     return f"Bearer {token}" if token else None
+
+
+async def ask_client(files: str, context: str | None) -> Access:
+    """What the context, or the current one, says in these files, as the Kubernetes client understands them.
+
+    Tokens are refreshed: an exec plugin's, an OpenID Connect provider's and Google's by asking again. Raises whatever
+    the client meets an odd file with.
+    https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
+    """
+    from kubernetes.aio import client, config  # noqa: PLC0415
+    from kubernetes.aio.client.rest import RESTClientObject  # noqa: PLC0415
+
+    known = client.Configuration(retries=False)
+    loader = await config.load_kube_config(files, context, known)  # type: ignore[no-untyped-call]
+
+    async def authorization() -> str | None:
+        try:
+            token: str | None = await known.get_api_key_with_prefix("BearerToken")
+        except config.ConfigException as error:
+            raise NoCredentials(str(error)) from error
+        return token
+
+    async def refresh() -> None:
+        while True:
+            try:
+                await config.refresh_token(loader, known)  # type: ignore[no-untyped-call]
+                return  # nothing in this kubeconfig is ever refreshed
+            except Exception:
+                # Whatever a plugin does, the token we have may still be good, and the next try may work.
+                log.exception("Connection failed to refresh its token")
+                await asyncio.sleep(RETRY_SECONDS)
+
+    tls, proxy = RESTClientObject(known).ssl_context, known.proxy or environment_proxy(known.host)
+    return Access(known.host, tls, authorization, proxy, known.tls_server_name or None, refresh)
 
 
 def environment_proxy(server: str) -> str | None:

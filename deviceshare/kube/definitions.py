@@ -49,14 +49,10 @@ class Schema(Struct, frozen=True, rename="camel"):
                 yield from mine.lacking(theirs, prefix)
 
 
-class VersionSchema(Struct, frozen=True):
-    root: Schema = field(default=Schema(), name="openAPIV3Schema")
-
-
 class CrdVersion(Struct, frozen=True):
     name: str
     served: bool = False
-    schema: VersionSchema = VersionSchema()
+    schema: dict[str, Schema] = field(default_factory=dict)
 
 
 class CrdSpec(Struct, frozen=True):
@@ -86,7 +82,8 @@ class Crd(Struct, frozen=True):
     @property
     def ours(self) -> Schema | None:
         """What is served at our version; None where nothing is."""
-        return next((each.schema.root for each in self.spec.versions if each.name == API_VERSION and each.served), None)
+        found = (each.schema for each in self.spec.versions if each.name == API_VERSION and each.served)
+        return next((schema.get("openAPIV3Schema", Schema()) for schema in found), None)
 
     def lacking(self, shipped: "Crd") -> list[str]:
         """The fields of the shipped CRD that the API server drops by this one; all of it where none is served."""

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.kube import kubeconfig_client
-from deviceshare.kube.access import Access, NotConfigured, read_kubeconfig
+from deviceshare.kube.access import Access, NotConfigured, ask_client, read_kubeconfig
 from tests.unit.kube.test_connection import write_certificates
 
 Json = dict[str, Any]
@@ -80,7 +79,7 @@ async def test_credentials_in_files_are_read_as_the_kubernetes_client_reads_them
         }
     files = write(tmp_path / "config", cluster, user)
 
-    assert await told(await read_kubeconfig(files, None)) == await told(await kubeconfig_client.read(files, None))
+    assert await told(await read_kubeconfig(files, None)) == await told(await ask_client(files, None))
 
 
 async def test_a_clients_key_is_nobody_elses_to_read_and_does_not_stay(
