@@ -37,11 +37,8 @@ class Issued(NamedTuple):
 
 def new_authority(name: str, *, now: datetime, lifetime: timedelta, skew: timedelta) -> Authority:
     """A new CA, valid from `skew` before `now`. A random part is added to its name."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = _name(f"{name}-{secrets.token_hex(4)}")
     validity = Validity((now - skew).replace(microsecond=0), (now + lifetime).replace(microsecond=0))
-    builder = _builder(subject, subject, key.public_key(), key.public_key(), validity, ca=True)
-    return Authority(_pem(builder.sign(key, hashes.SHA256())), new_key_pem(key), validity)
+    return Authority(*_signed(_name(f"{name}-{secrets.token_hex(4)}"), validity), validity)
 
 
 def issue(
@@ -58,7 +55,6 @@ def issue(
 ) -> Issued:
     """A certificate for a server of these names and IP addresses, or for a client; never outlives its authority."""
     signer, signing_key = _load(authority.certificate, authority.key)
-    key = ec.generate_private_key(ec.SECP256R1())
     validity = Validity(
         max(now - skew, authority.validity.not_before).replace(microsecond=0),
         min(now + lifetime, authority.validity.not_after).replace(microsecond=0),
@@ -67,13 +63,12 @@ def issue(
         *(x509.DNSName(dns_name) for dns_name in dns_names),
         *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses),
     ]
-    subject = _name(name, organization)
     purpose = ExtendedKeyUsageOID.CLIENT_AUTH if for_client else ExtendedKeyUsageOID.SERVER_AUTH
-    builder = _builder(subject, signer.subject, key.public_key(), signing_key.public_key(), validity, ca=False)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+    extensions: list[x509.ExtensionType] = [x509.ExtendedKeyUsage([purpose])]
     if alternatives:
-        builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-    return Issued(_pem(builder.sign(signing_key, hashes.SHA256())), new_key_pem(key), validity)
+        extensions.append(x509.SubjectAlternativeName(alternatives))
+    signed = _signed(_name(name, organization), validity, (signer.subject, signing_key), extensions)
+    return Issued(*signed, validity)
 
 
 def read_authority(certificate: str, key: str) -> Authority:
@@ -131,15 +126,15 @@ def _name(common_name: str, organization: str = "") -> x509.Name:
     return x509.Name([x509.NameAttribute(oid, name) for oid, name in names.items() if name])
 
 
-def _builder(
+def _signed(
     subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    signing_key: ec.EllipticCurvePublicKey,
     validity: Validity,
-    *,
-    ca: bool,
-) -> x509.CertificateBuilder:
+    signer: tuple[x509.Name, ec.EllipticCurvePrivateKey] | None = None,
+    extensions: Sequence[x509.ExtensionType] = (),
+) -> tuple[str, str]:
+    """A certificate and its new key, in PEM; an authority's own where there is no other signer."""
+    new, ca = ec.generate_private_key(ec.SECP256R1()), signer is None
+    key, (issuer, signing_key) = new.public_key(), signer or (subject, new)
     usage = x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=ca,
@@ -151,7 +146,7 @@ def _builder(
         encipher_only=False,
         decipher_only=False,
     )
-    return (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
@@ -160,7 +155,10 @@ def _builder(
         .not_valid_before(validity.not_before)
         .not_valid_after(validity.not_after)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key()), critical=False)
         .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
         .add_extension(usage, critical=True)
     )
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    return _pem(builder.sign(signing_key, hashes.SHA256())), new_key_pem(new)

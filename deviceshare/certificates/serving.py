@@ -20,15 +20,14 @@ class UnusableCertificate(Exception):
     """The files are not a certificate and its key; the text names them."""
 
 
-class _Served:
-    """The server's context, which passes each handshake to the one loaded last.
+class Certificate:
+    """A certificate chain and its key, in PEM files or, until then refusing every handshake, passed to `use`.
 
     Where a file of client CAs is named, only their clients are accepted. Raises UnusableCertificate.
     """
 
-    holds = "certificates"
-
-    def __init__(self, clients: Path | None, *own: Path) -> None:
+    def __init__(self, *own: Path, clients: Path | None = None) -> None:
+        """`own`: the files of chain and key, or none."""
         self.context = _context()
         self.context.sni_callback = self._lead
         if clients is not None:
@@ -37,15 +36,15 @@ class _Served:
             self.context.verify_mode = ssl.CERT_REQUIRED
             self.context.minimum_version = ssl.TLSVersion.TLSv1_3
             self.context.num_tickets = 0
-        self._clients, self._own = clients, own
+        self._clients, self._own, self._pem = clients, own, ""
         self._files = (*own, clients) if clients else own
         self._loaded: ssl.SSLContext | None = None
         try:
             self._state = self._read_state()
             self._load()
         except OSError as error:
-            named = ", ".join(map(str, self._files))
-            raise UnusableCertificate(f"{named}: not {self.holds} in PEM: {error}") from error
+            named, holds = ", ".join(map(str, self._files)), "a certificate and its key" if own else "certificates"
+            raise UnusableCertificate(f"{named}: not {holds} in PEM: {error}") from error
 
     async def watch(self, interval: float = 10.0) -> None:
         """Loads changed files, every `interval` seconds, until cancelled. Unusable files are logged and skipped."""
@@ -59,13 +58,30 @@ class _Served:
             except OSError as error:
                 log.warning("Failed to load new certificates", file=str(self._files[0]), error=str(error))
 
+    def use(self, certificate: str, key: str) -> None:
+        """Presents this certificate, in PEM, in the next handshakes."""
+        self._present(certificate + key)
+        self._pem = certificate + key
+
     def _read_state(self) -> list[tuple[int, int, int]]:
         # The inode distinguishes a replaced file from an old one even where clocks are coarse.
         return [(stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in map(Path.stat, self._files)]
 
     def _load(self) -> None:
         """Loads the files; raises OSError (ssl.SSLError is one) and changes nothing when it can't."""
-        self._loaded = self._of_files(*self._own)
+        if self._pem:
+            self._present(self._pem)
+        else:
+            loaded = self._of_files(*self._own)  # also where there are none: can the client CAs be used?
+            self._loaded = loaded if self._own else None
+
+    def _present(self, pem: str) -> None:
+        # OpenSSL loads from files only. This one lies in memory, has no name, and is gone when it is closed.
+        with os.fdopen(os.memfd_create("certificate", os.MFD_CLOEXEC), "w") as file:
+            file.write(pem)
+            file.flush()
+            path = Path(f"/proc/self/fd/{file.fileno()}")
+            self._loaded = self._of_files(path, path)
 
     def _of_files(self, *own: Path) -> ssl.SSLContext:
         """A context for handshakes, with the chain and key in these files and the client CAs."""
@@ -82,49 +98,6 @@ class _Served:
             return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME  # no certificate yet: not ready
         connection.context = self._loaded
         return None
-
-
-class Certificate(_Served):
-    """A certificate chain and its key in PEM files; where client CAs are named, only their clients are accepted.
-
-    Raises:
-        UnusableCertificate: the files can't be used.
-    """
-
-    holds = "a certificate and its key"
-
-    def __init__(self, certificate: Path, key: Path, clients: Path | None = None) -> None:
-        super().__init__(clients, certificate, key)
-
-
-class MemoryCertificate(_Served):
-    """A certificate passed in by its issuer. Until then every handshake is refused.
-
-    With `clients`, a file of CAs, only their clients are accepted; without it, every one. Raises UnusableCertificate.
-    """
-
-    def __init__(self, clients: Path | None = None) -> None:
-        self._pem = ""
-        super().__init__(clients)
-
-    def use(self, certificate: str, key: str) -> None:
-        """Presents this certificate, in PEM, in the next handshakes."""
-        self._present(certificate + key)
-        self._pem = certificate + key
-
-    def _load(self) -> None:
-        if self._pem:
-            self._present(self._pem)
-        else:
-            self._of_files()  # which says whether the client CAs can be used
-
-    def _present(self, pem: str) -> None:
-        # OpenSSL loads from files only. This one lies in memory, has no name, and is gone when it is closed.
-        with os.fdopen(os.memfd_create("certificate", os.MFD_CLOEXEC), "w") as file:
-            file.write(pem)
-            file.flush()
-            path = Path(f"/proc/self/fd/{file.fileno()}")
-            self._loaded = self._of_files(path, path)
 
 
 def _context() -> ssl.SSLContext:

@@ -11,7 +11,7 @@ import structlog
 
 from deviceshare import __version__, daemon
 from deviceshare.certificates.keeper import Keeper, RenewalPace, ServerNames
-from deviceshare.certificates.serving import Certificate, MemoryCertificate
+from deviceshare.certificates.serving import Certificate
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.admission.settings import GATES
 from deviceshare.domain.answers.picture import draw_in_steps
@@ -109,7 +109,7 @@ class Process:
         self._impostors = ImpostorWatch(self._cluster, mirrors.pods, self._recorder)
         self._snapshots = Snapshots(self._draw_page)
         self._use = UseRounds(api, settings.namespace)
-        self._certificates: dict[str, Certificate | MemoryCertificate] = {}
+        self._certificates: dict[str, Certificate] = {}
         self._keeper: Keeper | None = None
         self._servers = self._build_servers()
         self._probes = self._build_probes()
@@ -314,13 +314,13 @@ class Process:
 
     def _certificate_of(self, server: str, tls: Tls) -> ssl.SSLContext:
         """Files: read again when they change."""
-        certificate = self._certificates[server] = Certificate(tls.certificate, tls.key, tls.clients)
+        certificate = self._certificates[server] = Certificate(tls.certificate, tls.key, clients=tls.clients)
         return certificate.context
 
     def _own_certificate(self) -> ssl.SSLContext:
         """A certificate that deviceshare makes for itself. Until then it isn't ready."""
-        settings, certificate = self._settings, MemoryCertificate(self._settings.webhook_client_ca)
-        self._certificates["webhook"] = certificate
+        settings = self._settings
+        certificate = self._certificates["webhook"] = Certificate(clients=settings.webhook_client_ca)
         names = ServerNames(
             namespace=settings.namespace,
             secret=settings.ca_secret,

@@ -12,7 +12,7 @@ import pytest
 from deviceshare.certificates import issuance
 from deviceshare.certificates.issuance import Issued
 from deviceshare.certificates.rotation import Authority
-from deviceshare.certificates.serving import Certificate, MemoryCertificate, UnusableCertificate
+from deviceshare.certificates.serving import Certificate, UnusableCertificate
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 
@@ -83,7 +83,7 @@ async def test_a_certificate_from_memory_is_shown_until_the_next(
     ours: Authority, theirs: Authority, version: ssl.TLSVersion, name: str
 ) -> None:
     """To clients that name the server, and to those that know an address only and name none."""
-    certificate = MemoryCertificate()
+    certificate = Certificate()
     async with serving(certificate.context) as port:
         certificate.use(*issue(ours)[:2])
         assert await ask(port, believing(ours, version), name) == b"hello\n"
@@ -94,7 +94,7 @@ async def test_a_certificate_from_memory_is_shown_until_the_next(
 
 async def test_without_a_certificate_yet_handshakes_are_refused(ours: Authority) -> None:
     """And the server lives on."""
-    certificate = MemoryCertificate()
+    certificate = Certificate()
     async with serving(certificate.context) as port:
         assert await ask(port, believing(ours)) == b""
         certificate.use(*issue(ours)[:2])
@@ -103,7 +103,7 @@ async def test_without_a_certificate_yet_handshakes_are_refused(ours: Authority)
 
 async def test_a_connection_that_is_open_outlives_a_renewal(ours: Authority, theirs: Authority) -> None:
     """It was believed when it began."""
-    certificate = MemoryCertificate()
+    certificate = Certificate()
     certificate.use(*issue(ours)[:2])
     async with serving(certificate.context) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=believing(ours))
@@ -116,7 +116,7 @@ async def test_a_connection_that_is_open_outlives_a_renewal(ours: Authority, the
 
 def test_a_spoiled_renewal_changes_nothing(ours: Authority, theirs: Authority) -> None:
     """It is an error of who made it."""
-    certificate = MemoryCertificate()
+    certificate = Certificate()
     certificate.use(*issue(ours)[:2])
     with pytest.raises(ssl.SSLError):
         certificate.use(issue(ours).certificate, issue(theirs).key)
@@ -128,7 +128,7 @@ async def test_new_client_authorities_count_after_a_spoiled_renewal_too(
     """They are loaded with the certificate that is presented, not with the one that couldn't be."""
     file = tmp_path / "clients.crt"
     file.write_text(theirs.certificate)
-    certificate = MemoryCertificate(file)
+    certificate = Certificate(clients=file)
     certificate.use(*issue(ours)[:2])
     with pytest.raises(ssl.SSLError):
         certificate.use(issue(ours).certificate, issue(theirs).key)
@@ -155,7 +155,7 @@ class Extender:
         self._files[0].write_text(issued.certificate)
         self._files[1].write_text(issued.key)
         self.let_in(clients)
-        self.certificate = Certificate(*self._files)
+        self.certificate = Certificate(*self._files[:2], clients=self._files[2])
 
     def let_in(self, clients: Authority) -> None:
         self._files[2].write_text(clients.certificate)
@@ -201,7 +201,7 @@ async def test_a_certificate_from_memory_may_demand_clients_of_a_named_authority
     """The API servers', where they were told to show one; and others from the moment that the file names others."""
     file = tmp_path / "clients.crt"
     file.write_text(theirs.certificate)
-    certificate = MemoryCertificate(file)
+    certificate = Certificate(clients=file)
     certificate.use(*issue(ours)[:2])
     known, unknown = calling(ours, theirs, tmp_path), calling(ours, ours, tmp_path)
     async with serving(certificate.context) as port:
@@ -233,4 +233,4 @@ def calling(server: Authority, client: Authority, directory: Path) -> ssl.SSLCon
 def test_cas_of_clients_that_can_not_be_read_at_the_start_are_an_error(tmp_path: Path) -> None:
     """Letting everybody in is no way out."""
     with pytest.raises(UnusableCertificate, match=r"clients\.crt"):
-        MemoryCertificate(tmp_path / "clients.crt")
+        Certificate(clients=tmp_path / "clients.crt")
