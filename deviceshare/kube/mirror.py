@@ -82,14 +82,10 @@ class Cache(Generic[T]):
         # A new list: a watcher may leave while watchers are being notified.
         self._watchers = [each for each in self._watchers if each != watcher]
 
-    def rewound_to(self, version: str) -> bool:
-        """Whether the API server's history went back behind what was seen, by a restored backup."""
-        return _is_older(version, self.version)
-
     def replace(self, objects: Iterable[T], version: str) -> None:
         """Applies a list; what is not in it is removed."""
         now = _revision(version)
-        if now is None or self.rewound_to(version):
+        if now is None or _is_older(version, self.version):
             self._ahead.clear()  # nothing of ours is ahead of it
         else:
             self._ahead = {key: revision for key, revision in self._ahead.items() if revision > now}
@@ -316,7 +312,7 @@ class ApiMirror(Cache[T]):
 
     def _expect(self, version: str) -> None:
         """Raises Expired where the history went back behind what was seen."""
-        if self.rewound_to(version):
+        if _is_older(version, self.version):
             seen = self.version
             log.error("API server's history went back", kind=self._plural, seen=seen, now=version)
             self.on_rewind()

@@ -60,7 +60,9 @@ class EventRecorder:
     def _record(self, subject: Subject, type_: str, reason: str, message: str) -> None:
         kind, name, namespace, uid = subject
         now = timestamps.now()
-        key = _name(name, kind.kind, namespace, uid, type_, reason, message)
+        said = (name, kind.kind, namespace, uid, type_, reason, message)
+        digest = hashlib.sha256("\0".join(said).encode()).hexdigest()[:16]
+        key = f"{name[:200].rstrip('.-')}.{digest}"
         if note := self._notes.get(key):
             note.count += 1
             note.last = now
@@ -68,14 +70,9 @@ class EventRecorder:
         if len(self._notes) >= CAPACITY:
             log.warning("Recorder dropped an Event", reason=reason, error=f"{CAPACITY} Events are waiting to be posted")
             return
+        about = {"apiVersion": kind.api_version, "kind": kind.kind, "name": name, "namespace": namespace, "uid": uid}
         body = {
-            "involvedObject": {
-                "apiVersion": kind.api_version,
-                "kind": kind.kind,
-                "name": name,
-                "namespace": namespace,
-                "uid": uid,
-            },
+            "involvedObject": about,
             "type": type_,
             "reason": reason,
             "message": message.encode()[:LONGEST_MESSAGE].decode(errors="ignore"),
@@ -122,8 +119,3 @@ class EventRecorder:
             await self._cluster.patch(
                 EVENTS, key, {"count": count, "lastTimestamp": note.last}, namespace=note.namespace
             )
-
-
-def _name(name: str, *rest: str) -> str:
-    digest = hashlib.sha256("\0".join((name, *rest)).encode()).hexdigest()[:16]
-    return f"{name[:200].rstrip('.-')}.{digest}"

@@ -15,7 +15,7 @@ from deviceshare.certificates.serving import Certificate
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.admission.settings import GATES
 from deviceshare.domain.answers.picture import draw_in_steps
-from deviceshare.flags import Address, Tls
+from deviceshare.flags import Tls
 from deviceshare.kube.api import Api, Pulse
 from deviceshare.kube.definitions import Definitions
 from deviceshare.kube.mirror import ApiMirror
@@ -243,8 +243,11 @@ class Process:
             servers.append(self._build_extender())
         if self._settings.serves_webhooks:
             servers.append(self._build_webhooks())
-        if self._settings.ui_bind:
-            servers.append(self._build_ui(self._settings.ui_bind))
+        if at := self._settings.ui_bind:
+            for mirror in self._mirrors.by_name.values():
+                mirror.subscribe(self._snapshots.touch)
+            routes = ui.Ui(self._snapshots, at.host, self._use.current).routes()
+            servers.append(Server("ui", *at, routes, self._metrics, max_body=ui.MAX_BODY, timeout=ui.TIMEOUT))
         return servers
 
     def _build_extender(self) -> Server:
@@ -297,12 +300,6 @@ class Process:
             tenant=namespace_of,
             tls=self._certificate_of("webhook", files) if files else self._own_certificate(),
         )
-
-    def _build_ui(self, at: Address) -> Server:
-        for mirror in self._mirrors.by_name.values():
-            mirror.subscribe(self._snapshots.touch)
-        routes = ui.Ui(self._snapshots, at.host, self._use.current).routes()
-        return Server("ui", *at, routes, self._metrics, max_body=ui.MAX_BODY, timeout=ui.TIMEOUT)
 
     def _draw_page(self) -> Generator[None, None, bytes]:
         mirrors = self._mirrors

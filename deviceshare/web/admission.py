@@ -30,7 +30,7 @@ from deviceshare.domain.objects.shares import DIALECTS, FAMILIES, NO_SHARE, Shar
 from deviceshare.domain.placement.fleet import Quotas
 from deviceshare.domain.placement.join_obstacles import Namespaces
 from deviceshare.loops.ports import Mirror
-from deviceshare.web.messages import JSON, Handler, HttpRequest, Refusal, Response, Route
+from deviceshare.web.messages import Handler, HttpRequest, Refusal, Response, Route
 from deviceshare.web.quoting import Repeats, quoted
 
 log = structlog.get_logger(__name__)
@@ -484,6 +484,6 @@ def _handler(
                 str(error) if isinstance(error, UnreadableReviewObject) else "the object is nested too deeply", code=400
             )
             body = encode(review, verdict)
-        return Response(body, 200, JSON, "refused" if verdict.refusal else "ok")
+        return Response(body, result="refused" if verdict.refusal else "ok")
 
     return handle

@@ -70,13 +70,10 @@ class AddressTurns:
 class Member(Protocol):
     """A connection that counts against the limits."""
 
-    @property
-    def address(self) -> str:
-        """The client's IP address."""
-
-    @property
-    def answered(self) -> bool:
-        """Whether its request has arrived whole and is being answered."""
+    address: str
+    """The client's IP address."""
+    answered: bool
+    """Whether its request has arrived whole and is being answered."""
 
     def drop(self, reason: str) -> None:
         """Closes it at once; called after it has left the crowd."""

@@ -20,7 +20,7 @@ from deviceshare.domain.placement.shapes import Filtered
 from deviceshare.loops.ports import ApiError, Mirror
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.loops.replica.binder import Binder
-from deviceshare.web.messages import JSON, Handler, HttpRequest, Response, Route, check_json, check_origin
+from deviceshare.web.messages import Handler, HttpRequest, Response, Route, check_json, check_origin
 from deviceshare.web.quoting import quoted
 
 # Questions and answers of the scheduler extender protocol, JSON with Go's capitalised keys.
@@ -135,9 +135,9 @@ def preemption_result(victims: Mapping[str, dict[str, Any]]) -> bytes:
     return msgspec.json.encode({"NodeNameToMetaVictims": victims})
 
 
-def error_result(message: str) -> bytes:
+def error_response(message: str, result: str = "", status: int = 200) -> Response:
     """The answer to filter or bind that failed: kube-scheduler records the message and retries the pod."""
-    return msgspec.json.encode({"Error": _for_events(message)})
+    return Response(msgspec.json.encode({"Error": _for_events(message)}), status, result=result)
 
 
 def _for_events(text: str) -> str:
@@ -196,12 +196,12 @@ class Extender:
         pod = self.guard(arguments.pod)
         self.binder.remember(pod)
         if not pod.bound_by_us and not pod.left_out:
-            return _json(filter_result(names, {}, whole, since_1_21=self.since_1_21()))
+            return Response(filter_result(names, {}, whole, since_1_21=self.since_1_21()))
         if fault := self.fault():
-            return _json(error_result(fault), "not-ready")
+            return error_response(fault, "not-ready")
         fits, refused = self._place(pod, names, only_best=only_best)
         answer = filter_result(fits, refused, whole, since_1_21=self.since_1_21())
-        return _json(answer, "ok" if fits else "no-fit")
+        return Response(answer, result="ok" if fits else "no-fit")
 
     def _place(self, pod: Pod, names: Sequence[str], *, only_best: bool = False) -> Filtered:
         group = self.groups.get(pod.group) if pod.group else None
@@ -219,32 +219,33 @@ class Extender:
         pod = arguments.pod
         request = request_of(pod, self.groups.get(pod.group) if pod.group else None)
         scores = self.fleet.prioritize(request, names) if request else dict.fromkeys(names, 0)
-        return _json(msgspec.json.encode([{"Host": node, "Score": score} for node, score in scores.items()]))
+        return Response(msgspec.json.encode([{"Host": node, "Score": score} for node, score in scores.items()]))
 
     async def _preempt(self, body: bytes) -> Response:
         """Allows evictions only on nodes that pass filter already: evicting a pod releases no device of a claim."""
         asked = PREEMPTION.decode(body)
         pod, victims = self.guard(asked.pod), asked.victims
         if not pod.bound_by_us and not pod.left_out:
-            return _json(preemption_result(victims))
+            return Response(preemption_result(victims))
         if fault := self.fault():
             # Preemption's result has no field `Error`. At any status but 200 kube-scheduler evicts no pod.
-            return _json(error_result(fault), "not-ready", status=503)
+            return error_response(fault, "not-ready", status=503)
         fits = self._place(pod, list(victims)).fits
-        return _json(preemption_result({node: victims[node] for node in fits}), "ok" if fits else "no-fit")
+        allowed = preemption_result({node: victims[node] for node in fits})
+        return Response(allowed, result="ok" if fits else "no-fit")
 
     async def _bind(self, body: bytes) -> Response:
         asked = BINDING.decode(body)
         if (fault := self.fault()) and not self.binder.deviceless(asked.pod_uid):
-            return _json(error_result(fault), "not-ready")
+            return error_response(fault, "not-ready")
         try:
             await self.binder.bind(asked.pod_namespace, asked.pod_name, asked.pod_uid, asked.node)
         except (Refused, ApiError) as error:
             result = "refused" if isinstance(error, Refused) else "api-error"
             pod = quoted(f"{asked.pod_namespace}/{asked.pod_name}")
             log.warning("Refused to bind pod", pod=pod, node=quoted(asked.node), reason=str(error))
-            return _json(error_result(f"deviceshare: {error}"), result)
-        return _json(error_result(""))
+            return error_response(f"deviceshare: {error}", result)
+        return error_response("")
 
     def _decoded(self, answer: Callable[[bytes], Awaitable[Response]]) -> Handler:
         """Answers malformed JSON with 400 and its position, and refuses requests forged through browsers."""
@@ -256,10 +257,6 @@ class Extender:
                 return await answer(request.body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 message = f"not a request of a kube-scheduler (k8s.io/kube-scheduler/extender/v1): {quoted(error)}"
-                return _json(error_result(message), "malformed", status=400)
+                return error_response(message, "malformed", status=400)
 
         return handler
-
-
-def _json(body: bytes, result: str = "ok", status: int = 200) -> Response:
-    return Response(body, status, JSON, result)

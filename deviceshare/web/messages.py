@@ -20,9 +20,8 @@ TEXT: Final[Headers] = MappingProxyType({"Content-Type": "text/plain; charset=ut
 class Client(Protocol):
     """The connection of a request."""
 
-    @property
-    def address(self) -> str:
-        """The client's IP address."""
+    address: str
+    """The client's IP address."""
 
     def set_option(self, level: int, option: int, value: int) -> None:
         """Sets an option of the socket."""

@@ -193,20 +193,11 @@ class Replica(Struct, frozen=True, rename="camel"):
     """Mirror → why it is not synced; empty while all are."""
 
 
-class PageState(Struct, frozen=True, rename="camel"):
-    """The content of `/ui/state`."""
-
-    replica: Replica
-    cluster: Picture
-    labels: dict[str, str]
-    """Resource → what people call one of its devices."""
-
-
 def encode(replica: Replica, cluster: Picture) -> bytes:
-    """The JSON of `/ui/state`."""
+    """The JSON of `/ui/state`; its labels are what people call one device of each resource."""
     resources = {count.resource for count in cluster.total}.union(*(group.wants for group in cluster.groups))
     labels = {resource: label_of(resource) for resource in sorted(resources)}
-    return msgspec.json.encode(PageState(replica, cluster, labels))
+    return msgspec.json.encode({"replica": replica, "cluster": cluster, "labels": labels})
 
 
 class Ui:
