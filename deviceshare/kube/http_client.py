@@ -202,9 +202,9 @@ class HttpClient:
 
         `server_name` is that in the server's certificate, where it isn't the server's.
         """
-        self._server, self._proxy = urlsplit(server), None
-        if proxy:  # as curl has it, a proxy without a scheme speaks HTTP
-            self._proxy = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        self._server = urlsplit(server)
+        # As curl has it, a proxy without a scheme speaks HTTP.
+        self._proxy = urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
         self._tls = tls if self._server.scheme == "https" else None
         self._name = server_name or self._server.hostname or ""
         self._host = self._server.netloc.rpartition("@")[2]

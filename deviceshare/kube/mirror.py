@@ -229,6 +229,10 @@ class ApiMirror(Cache[T]):
             return False
         return self._lost_at is None or time.monotonic() - self._lost_at < self._pace.lost
 
+    def fault(self) -> str:
+        """Why it isn't synced, or ""."""
+        return "" if self.synced else "not read yet, or its watch is lost"
+
     async def wait_listed(self) -> None:
         """Returns once the first list has been applied; the caller bounds the wait."""
         await self._listed.wait()

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
@@ -238,46 +239,32 @@ class Mirrors:
             self.nodes = ApiMirror(api, kinds.NODES, keep=may_be_shared, see=labels)
         else:
             self.nodes = ApiMirror(api, kinds.NODES, label_selector=kinds.SHARED_NODES)
-        namespace = visibility.namespace
-        self.pods = ApiMirror(
-            api,
-            kinds.PODS,
-            namespace=namespace,
-            label_selector=contract.GROUP,
-            see=guard if visibility.nodes else lambda pod: without_affinity(guard(pod)),
-        )
+        pods, outside = partial(ApiMirror[Pod], api, kinds.PODS), f"!{contract.GROUP}"
+        seen = guard if visibility.nodes else lambda pod: without_affinity(guard(pod))
+        self.pods = pods(namespace=visibility.namespace, label_selector=contract.GROUP, see=seen)
         # Pods that got devices from a vendor's device plugin. In a large cluster that is a long stream of which nearly
         # nothing is kept; the two selectors spare the API server from sending every pod twice.
-        self.others = ApiMirror(
-            api,
-            kinds.PODS,
-            namespace=namespace,
-            label_selector=f"!{contract.GROUP}",
+        self.others = pods(
+            namespace=visibility.namespace,
+            label_selector=outside,
             field_selector=kinds.LIVE_PODS,
             keep=None if every_pod else lambda pod: pod.past_us,
             see=without_surplus if every_pod else None,
         )
         # A person's rights are what they are; an API server that starts knows those of deviceshare a moment later.
-        patience = REFUSED_SECONDS if visibility.whole else 0.0
+        rarely, refused = ASK_AGAIN_SECONDS, REFUSED_SECONDS if visibility.whole else 0.0
         # Groups may choose namespaces by their labels. An older role doesn't let us read these: then such groups wait.
         self.namespaces = OptionalMirror(
-            api, [kinds.NAMESPACES], see=without_annotations, rarely=ASK_AGAIN_SECONDS, refused=patience
+            api, [kinds.NAMESPACES], see=without_annotations, rarely=rarely, refused=refused
         )
         # The CRD may be missing after an upgrade, and nothing else needs it.
-        self.quotas = OptionalMirror(api, [kinds.DEVICE_QUOTAS], rarely=ASK_AGAIN_SECONDS, refused=patience)
-        self.uninjected = ApiMirror(
-            api,
-            kinds.PODS,
-            label_selector=f"!{contract.GROUP}",
-            field_selector=kinds.UNBOUND_PODS,
-            keep=uninjected,
-            see=guard,
-        )
+        self.quotas = OptionalMirror(api, [kinds.DEVICE_QUOTAS], rarely=rarely, refused=refused)
+        self.uninjected = pods(label_selector=outside, field_selector=kinds.UNBOUND_PODS, keep=uninjected, see=guard)
         self.slices = OptionalMirror(api, kinds.RESOURCE_SLICES, keep=of_known_driver)
         self.resource_claims = OptionalMirror(api, kinds.RESOURCE_CLAIMS, keep=worth_holding)
-        self.by_name: dict[str, ApiMirror[Any]] = {"groups": self.groups, "ledgers": self.ledgers}
+        self.by_name: dict[str, ApiMirror[Any]]
         """Those that are kept; the others stay empty."""
-        self.by_name["quotas"] = self.quotas
+        self.by_name = {"groups": self.groups, "ledgers": self.ledgers, "quotas": self.quotas}
         if visibility.namespaces:
             self.by_name["namespaces"] = self.namespaces
         if isinstance(self.nodes, ApiMirror):

@@ -18,7 +18,6 @@ from deviceshare.domain.answers.picture import draw_in_steps
 from deviceshare.flags import Tls
 from deviceshare.kube.api import Api, Pulse
 from deviceshare.kube.definitions import Definitions
-from deviceshare.kube.mirror import ApiMirror
 from deviceshare.kube.mirrors import Mirrors
 from deviceshare.kube.recorder import EventRecorder
 from deviceshare.kube.use_rounds import UseRounds
@@ -41,12 +40,6 @@ from deviceshare.web.extender import Extender
 from deviceshare.web.probes import Check, probe_routes
 from deviceshare.web.server import Server
 from deviceshare.web.ui import Snapshots
-
-
-def fault_of(mirror: ApiMirror[Any]) -> Check:
-    """Why the mirror isn't synced, or ""."""
-    return lambda: "" if mirror.synced else "not read yet, or its watch is lost"
-
 
 log = structlog.get_logger(__name__)
 
@@ -228,7 +221,7 @@ class Process:
 
     def _build_probes(self) -> Server:
         live: dict[str, Check] = {"controller": lambda: self._controller.stuck() if self._controller else ""}
-        ready: dict[str, Check] = {name: fault_of(mirror) for name, mirror in self._mirrors.by_name.items()}
+        ready: dict[str, Check] = {name: mirror.fault for name, mirror in self._mirrors.by_name.items()}
         ready["definitions"] = self._definitions.fault
         ready["api-server"] = self._pulse.fault
         ready["shutdown"] = lambda: "stopping" if self._draining else ""
@@ -303,7 +296,7 @@ class Process:
 
     def _draw_page(self) -> Generator[None, None, bytes]:
         mirrors = self._mirrors
-        faults = {name: fault for name, mirror in mirrors.by_name.items() if (fault := fault_of(mirror)())}
+        faults = {name: fault for name, mirror in mirrors.by_name.items() if (fault := mirror.fault())}
         replica = ui.Replica(self._settings.instance, __version__, self._elector.leading, faults)
         drawn = yield from draw_in_steps(mirrors.fleet, mirrors.groups.values(), mirrors.pods.values())
         yield
