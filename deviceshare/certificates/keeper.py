@@ -159,24 +159,20 @@ class RenewalPace(Struct, frozen=True):
     lifetimes: Lifetimes = Lifetimes()
 
 
-class ServerNames(Struct, frozen=True):
-    """The names of the Secret and the configurations, and those by which clients reach this server."""
-
-    namespace: str
-    secret: str
-    configuration: str
-    """Of the mutating and the validating webhook configuration."""
-    dns_names: Sequence[str]
-    addresses: Sequence[str] = ()
-
-
 @dataclass(eq=False)
 class Keeper:
     """Reconciles while `run` runs, and passes each new certificate and key, in PEM, to `serve`."""
 
     cluster: Cluster
-    names: ServerNames
     _: KW_ONLY
+    namespace: str
+    secret: str
+    """The name of the Secret."""
+    configuration: str
+    """Of the mutating and the validating webhook configuration."""
+    dns_names: Sequence[str]
+    """By which clients reach this server."""
+    addresses: Sequence[str] = ()
     serve: Callable[[str, str], None]
     leading: Callable[[], bool]
     pace: RenewalPace = RenewalPace()  # noqa: RUF009 it is frozen
@@ -191,7 +187,7 @@ class Keeper:
         self._seen_since = 0.0
         self._why = "the certificate authority has not been read yet"
         self._queue: Queue[str] = Queue("trust", self._reconcile, clock=self.clock)
-        self._queue.add(self.names.secret)
+        self._queue.add(self.secret)
         self.run = self._queue.run
 
     def fault(self) -> str:
@@ -209,8 +205,8 @@ class Keeper:
 
     async def look(self) -> float:
         """One round, with at most one write to each object; returns after how many seconds the next is due."""
-        configurations = await read(self.cluster, self.names.configuration)
-        secret = await find(self.cluster, SECRETS, self.names.secret, self.names.namespace)
+        configurations = await read(self.cluster, self.configuration)
+        secret = await find(self.cluster, SECRETS, self.secret, self.namespace)
         if secret is not None and OURS not in secret.metadata.labels:
             self._report_foreign(secret)
             return self.pace.look
@@ -267,8 +263,8 @@ class Keeper:
         issued = issuance.issue(
             authority,
             NAME,
-            dns_names=self.names.dns_names,
-            addresses=self.names.addresses,
+            dns_names=self.dns_names,
+            addresses=self.addresses,
             now=now,
             lifetime=lifetimes.certificate,
             skew=lifetimes.skew,
@@ -278,7 +274,7 @@ class Keeper:
         log.info("Renewed the certificate", notAfter=issued.validity.not_after.isoformat())
 
     async def _write_secret(self, secret: Secret | None, trust: Trust) -> None:
-        name, namespace = self.names.secret, self.names.namespace
+        name, namespace = self.secret, self.namespace
         body = patch_body(secret.metadata.resource_version if secret else "", trust)
         if secret is None:
             annotations = _present(body["metadata"]["annotations"])

@@ -8,8 +8,7 @@ signs, and for as long as anything that it signed may be in use:
     current    trusted, signs
     previous   trusted, signs no longer
 
-Everything here is a pure function of the state and the time. keeper.py says which reads and writes make
-it safe with any number of writers; docs/decisions/0005-certificates.md says why deviceshare issues certificates itself.
+Decision 5 says which reads and writes make it safe with any number of writers.
 """
 
 from collections.abc import Callable, Collection

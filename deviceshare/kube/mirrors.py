@@ -85,12 +85,11 @@ class NodesOfLedgers(Cache[Node]):
             self.apply(Node(metadata=meta, status=NodeStatus(conditions=[Condition("Ready", "True")])))
 
 
-# A mirror of a kind that not every API server serves, or not in the same version.
-# Discovery says which version to mirror. Where none is served, or its objects may not be read, the mirror is empty
-# and counts as synced, and asks again every ten minutes: an upgrade of the cluster or of the chart may bring the
-# kind. Where one takes the version away that is mirrored, the mirror goes on at once with another that is served.
-# What was mirrored once is kept when the kind disappears, since of several API servers only one may be of an older
-# version, and soon asked for again.
+# A mirror of a kind that not every API server serves, or not in the same version (decision 17).
+# Where none is served, or its objects may not be read, the mirror is empty and counts as synced, and asks again every
+# ten minutes: an upgrade of the cluster or of the chart may bring the kind. Where one takes the version away that is
+# mirrored, the mirror goes on at once with another that is served. What was mirrored once is kept, and soon asked for
+# again.
 # An API server that starts refuses requests until it has read the roles, and serves no custom resources until it has
 # read their definitions. So a refusal is believed only when it lasts, and a missing right never of what was mirrored
 # before. https://kubernetes.io/docs/concepts/overview/kubernetes-api/#discovery-api
@@ -134,7 +133,16 @@ class OptionalMirror(ApiMirror[T]):
     async def run(self) -> None:
         """Keeps the copy until cancelled, while the kind is served."""
         while True:
-            await self._keep_while_served()
+            pauses = self._pauses()
+            while kind := await self._served():
+                self._source = replace(self._source, kind=kind)
+                self._relist = True
+                await super().run()
+                if not self._gone:
+                    break
+                # An upgrade of the cluster took this version away; or one of several API servers is older, or starts.
+                self._lost_at = self._lost_at or time.monotonic()
+                await asyncio.sleep(next(pauses))
             if not self._listed.is_set():
                 self._listed.set()
                 log.info("Found a kind not served, or not readable", kind=self.kind, group=self._group)
@@ -150,18 +158,6 @@ class OptionalMirror(ApiMirror[T]):
         """Where nothing was listed there is nothing to forget, and nobody asks again for minutes."""
         if self.known:
             super().start_over()
-
-    async def _keep_while_served(self) -> None:
-        pauses = self._pauses()
-        while kind := await self._served():
-            self._source = replace(self._source, kind=kind)
-            self._relist = True
-            await super().run()
-            if not self._gone:
-                return
-            # An upgrade of the cluster took this version away; or one of several API servers is older, or starts.
-            self._lost_at = self._lost_at or time.monotonic()
-            await asyncio.sleep(next(pauses))
 
     def _ends(self, error: ApiError) -> bool:
         self._gone = isinstance(error, Unserved)

@@ -10,7 +10,7 @@ from uuid import uuid4
 import structlog
 
 from deviceshare import __version__, daemon
-from deviceshare.certificates.keeper import Keeper, RenewalPace, ServerNames
+from deviceshare.certificates.keeper import Keeper, RenewalPace
 from deviceshare.certificates.serving import Certificate
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.admission.settings import GATES
@@ -311,15 +311,16 @@ class Process:
         """A certificate that deviceshare makes for itself. Until then it isn't ready."""
         settings = self._settings
         certificate = self._certificates["webhook"] = Certificate(clients=settings.webhook_client_ca)
-        names = ServerNames(
+        self._keeper = Keeper(
+            self._api,
             namespace=settings.namespace,
             secret=settings.ca_secret,
             configuration=settings.webhook_config,
             dns_names=settings.webhook_names,
             addresses=settings.webhook_addresses,
-        )
-        self._keeper = Keeper(
-            self._api, names, serve=certificate.use, leading=lambda: self._elector.leading, pace=self._trust_pace
+            serve=certificate.use,
+            leading=lambda: self._elector.leading,
+            pace=self._trust_pace,
         )
         self._metrics.watch("deviceshare_certificate_expiry_timestamp_seconds", self._keeper.expiries)
         return certificate.context

@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from deviceshare.certificates import issuance, keeper
-from deviceshare.certificates.keeper import Keeper, RenewalPace, ServerNames
+from deviceshare.certificates.keeper import Keeper, RenewalPace
 from deviceshare.certificates.rotation import Lifetimes, Trust
 from deviceshare.loops.kinds import SECRETS, WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.ports import Forbidden, Unavailable
@@ -19,7 +19,6 @@ from tests.unit.loops.live import LiveCluster, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now
 
 NAMESPACE, SECRET, CONFIGURATION = "system", "ca", "deviceshare"
-NAMES = ServerNames(NAMESPACE, SECRET, CONFIGURATION, ["deviceshare.system.svc"])
 LIFETIMES = Lifetimes(authority=timedelta(seconds=3600), certificate=timedelta(seconds=600), skew=timedelta(seconds=60))
 PACE = RenewalPace(lifetimes=LIFETIMES)
 CERTIFICATE_SECONDS = LIFETIMES.certificate.total_seconds()
@@ -37,7 +36,10 @@ class KeepingReplica:
         self.shown: list[str] = []
         self.keeper = Keeper(
             cluster,
-            NAMES,
+            namespace=NAMESPACE,
+            secret=SECRET,
+            configuration=CONFIGURATION,
+            dns_names=["deviceshare.system.svc"],
             serve=lambda certificate, key: self.shown.append(certificate),
             leading=lambda: self.leads,
             pace=PACE,

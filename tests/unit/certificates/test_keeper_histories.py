@@ -15,14 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deviceshare.certificates import keeper
-from deviceshare.certificates.keeper import Configuration, Keeper, RenewalPace, ServerNames
+from deviceshare.certificates.keeper import Configuration, Keeper, RenewalPace
 from deviceshare.certificates.rotation import Lifetimes
 from deviceshare.loops.kinds import SECRETS, WEBHOOK_CONFIGURATIONS
 from tests.unit.loops.model import Actor, ModelCluster
 
 T = TypeVar("T")
 
-NAMES = ServerNames("system", "ca", "deviceshare", ["deviceshare.system.svc"])
+NAMESPACE, SECRET, CONFIGURATION = "system", "ca", "deviceshare"
 SKEW = 60
 PACE = RenewalPace(
     lifetimes=Lifetimes(
@@ -53,7 +53,10 @@ class TrustWorld:
     def _keeper(self, number: int) -> Keeper:
         return Keeper(
             self.cluster,
-            NAMES,
+            namespace=NAMESPACE,
+            secret=SECRET,
+            configuration=CONFIGURATION,
+            dns_names=["deviceshare.system.svc"],
             serve=lambda certificate, key: None,
             leading=lambda: number > 0,
             pace=PACE,
@@ -113,41 +116,41 @@ class TrustWorld:
 
     def ask(self) -> None:
         """A person wants another authority."""
-        if self.cluster.read(SECRETS, NAMES.secret, NAMES.namespace):
+        if self.cluster.read(SECRETS, SECRET, NAMESPACE):
             asked = {"metadata": {"annotations": {keeper.ROTATE: "now"}}}
-            self.cluster.edit(SECRETS, NAMES.secret, asked, NAMES.namespace)
+            self.cluster.edit(SECRETS, SECRET, asked, NAMESPACE)
 
     def delete(self) -> None:
         """A person deletes the Secret of a running installation; who does it within a look gets what they ask for."""
         if self.quiet():
-            self.cluster.remove(SECRETS, NAMES.secret, NAMES.namespace)
+            self.cluster.remove(SECRETS, SECRET, NAMESPACE)
 
     def spoil(self) -> None:
         """A person spoils one of its authorities."""
-        if self.quiet() and self.cluster.read(SECRETS, NAMES.secret, NAMES.namespace) is not None:
+        if self.quiet() and self.cluster.read(SECRETS, SECRET, NAMESPACE) is not None:
             part = self.pick(("ca.crt", "ca.key", "next.key"))
-            self.cluster.edit(SECRETS, NAMES.secret, {"data": {part: "bm9pc2U="}}, NAMES.namespace)
+            self.cluster.edit(SECRETS, SECRET, {"data": {part: "bm9pc2U="}}, NAMESPACE)
 
     def quiet(self) -> bool:
         return not self.looks and all(history[-1][1] for history in self.told.values())
 
     def apply_again(self) -> None:
         """A person replaces the configurations by those without a bundle, but not while the Secret is lost, too."""
-        secret = self.cluster.read(SECRETS, NAMES.secret, NAMES.namespace)
+        secret = self.cluster.read(SECRETS, SECRET, NAMESPACE)
         if secret is None or keeper.decode(secret).current is None:
             return
         self.register()
 
     def register(self) -> None:
         for kind in WEBHOOK_CONFIGURATIONS:
-            self.cluster.put(kind, {"metadata": {"name": NAMES.configuration}, "webhooks": [WEBHOOK]})
+            self.cluster.put(kind, {"metadata": {"name": CONFIGURATION}, "webhooks": [WEBHOOK]})
         self.listen()
 
     # What is seen.
 
     def listen(self) -> None:
         for kind in WEBHOOK_CONFIGURATIONS:
-            found = self.cluster.read(kind, NAMES.configuration)
+            found = self.cluster.read(kind, CONFIGURATION)
             assert found is not None
             history, bundle = self.told[kind.plural], frozenset(Configuration(kind, found).certificates())
             if not history or history[-1][1] != bundle:
