@@ -10,9 +10,8 @@ import structlog
 import uvloop
 
 from deviceshare.certificates.serving import UnusableCertificate
-from deviceshare.kube.access import NotConfigured
 from deviceshare.kube.api import Api
-from deviceshare.kube.connection import connect
+from deviceshare.kube.connection import NotConfigured, connect
 from deviceshare.web.server import CannotListen
 
 log = structlog.get_logger(__name__)

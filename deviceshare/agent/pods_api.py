@@ -34,8 +34,7 @@ from deviceshare.domain.turns.turn_client import BadTurnRequest, script, turn_re
 from deviceshare.flags import Address
 from deviceshare.metrics import ServerMetrics
 from deviceshare.web import messages
-from deviceshare.web.messages import Client, Handler, HttpRequest, Refusal, Response, Route
-from deviceshare.web.quoting import Repeats
+from deviceshare.web.messages import Client, Handler, HttpRequest, Refusal, Repeats, Response, Route
 from deviceshare.web.server import Server
 
 log = structlog.get_logger(__name__)

@@ -85,9 +85,8 @@ class Target(NamedTuple):
 
     async def _ask(self, question: Callable[["Api"], Awaitable[T]], seconds: float | None) -> T:
         from deviceshare import logs  # noqa: PLC0415
-        from deviceshare.kube.access import NotConfigured  # noqa: PLC0415
         from deviceshare.kube.api import Api  # noqa: PLC0415
-        from deviceshare.kube.connection import Unserved, connect  # noqa: PLC0415
+        from deviceshare.kube.connection import NotConfigured, Unserved, connect  # noqa: PLC0415
 
         logs.configure("auto", "error")  # on stderr: stdout may be a pipe
         try:

@@ -30,8 +30,7 @@ from deviceshare.domain.objects.shares import DIALECTS, FAMILIES, NO_SHARE, Shar
 from deviceshare.domain.placement.fleet import Quotas
 from deviceshare.domain.placement.join_obstacles import Namespaces
 from deviceshare.loops.ports import Mirror
-from deviceshare.web.messages import Handler, HttpRequest, Refusal, Response, Route
-from deviceshare.web.quoting import Repeats, quoted
+from deviceshare.web.messages import Handler, HttpRequest, Refusal, Repeats, Response, Route, quoted
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from deviceshare.web.quoting import Repeats, quoted
+from deviceshare.web.messages import Repeats, quoted
 
 log = structlog.get_logger(__name__)
 

@@ -20,8 +20,7 @@ from deviceshare.domain.placement.shapes import Filtered
 from deviceshare.loops.ports import ApiError, Mirror
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.loops.replica.binder import Binder
-from deviceshare.web.messages import Handler, HttpRequest, Response, Route, check_json, check_origin
-from deviceshare.web.quoting import quoted
+from deviceshare.web.messages import Handler, HttpRequest, Response, Route, check_json, check_origin, quoted
 
 # Questions and answers of the scheduler extender protocol, JSON with Go's capitalised keys.
 # https://github.com/kubernetes/kube-scheduler/blob/master/extender/v1/types.go; `nodeCacheCapable` decides whether

@@ -1,15 +1,14 @@
-"""Requests and responses of HTTP, the routes to their handlers, and checks against forged requests."""
+"""Requests and responses of HTTP, routes to handlers, checks against forged requests, and clients' texts in logs."""
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property, lru_cache
+from time import monotonic
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
-
-from deviceshare.web.quoting import quoted
 
 Headers = Mapping[str, str]
 NO_HEADERS: Final[Headers] = MappingProxyType({})
@@ -131,3 +130,37 @@ def check_json(request: HttpRequest) -> None:
     sent = request.headers.get("content-type", "")
     if sent.partition(";")[0].strip().lower() != "application/json":
         raise Refusal(415, f"Content-Type {quoted(sent)} is not accepted: send application/json\n")
+
+
+# Clients' texts, shortened and escaped for logs, answers and events, and a rate limit for log lines about them.
+
+LONGEST: Final = 200
+"""Characters."""
+PAUSE: Final = 10.0
+"""Seconds between two log lines of one kind."""
+
+
+def quoted(text: object) -> str:
+    """The beginning of the text, with everything that isn't printable escaped."""
+    whole = str(text)
+    start = whole[:LONGEST]
+    plain = start if start.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in start)[:LONGEST]
+    return plain if len(whole) <= LONGEST else f"{plain}… ({len(whole)} characters)"
+
+
+class Repeats:
+    """Allows one log line of each kind in `PAUSE` seconds; the next one says how many were omitted."""
+
+    def __init__(self, pause: float = PAUSE) -> None:
+        self._pause = pause
+        self._last: dict[str, tuple[float, int]] = {}
+
+    def passes(self, kind: str) -> dict[str, Any] | None:
+        """The fields to add to a line of this kind; None where it is omitted. Kinds must be few: each is kept."""
+        now = monotonic()
+        last, omitted = self._last.get(kind, (now - self._pause, 0))
+        if now - last < self._pause:
+            self._last[kind] = (last, omitted + 1)
+            return None
+        self._last[kind] = (now, 0)
+        return {"omitted": omitted} if omitted else {}

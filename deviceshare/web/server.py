@@ -14,8 +14,7 @@ import structlog
 
 from deviceshare.metrics import ServerMetrics
 from deviceshare.web.crowd import AddressTurns, Crowd, Listener
-from deviceshare.web.messages import Handler, Headers, HttpRequest, Refusal, Response, Route, plain
-from deviceshare.web.quoting import Repeats, quoted
+from deviceshare.web.messages import Handler, Headers, HttpRequest, Refusal, Repeats, Response, Route, plain, quoted
 
 log = structlog.get_logger(__name__)
 

@@ -11,9 +11,8 @@ from kubernetes.aio.config import ConfigException
 
 from deviceshare import __version__
 from deviceshare.kube import api as api_module
-from deviceshare.kube.access import NotConfigured
 from deviceshare.kube.api import Api
-from deviceshare.kube.connection import connect
+from deviceshare.kube.connection import NotConfigured, connect
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
 from deviceshare.loops.ports import (
     AlreadyExists,

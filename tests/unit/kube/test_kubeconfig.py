@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.kube.access import Access, NotConfigured, ask_client, read_kubeconfig
+from deviceshare.kube.connection import Access, NotConfigured, ask_client, read_kubeconfig
 from tests.unit.kube.test_connection import write_certificates
 
 Json = dict[str, Any]
@@ -152,7 +152,7 @@ def test_a_file_with_a_token_needs_no_kubernetes_client(tmp_path: Path) -> None:
     """It takes a third of a second to import."""
     files = write(tmp_path / "config", {"server": "http://127.0.0.1:1"}, {"token": "a"})
     program = (
-        "import asyncio, sys; from deviceshare.kube.access import read_kubeconfig; "
+        "import asyncio, sys; from deviceshare.kube.connection import read_kubeconfig; "
         f"asyncio.run(read_kubeconfig({files!r}, None)); print('kubernetes' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path.cwd())

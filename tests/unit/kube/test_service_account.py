@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from deviceshare.certificates import issuance
-from deviceshare.kube import access
-from deviceshare.kube.access import FRESH_SECONDS, NotConfigured
-from deviceshare.kube.connection import connect
+from deviceshare.kube import connection
+from deviceshare.kube.connection import FRESH_SECONDS, NotConfigured, connect
 
 SERVICE = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
@@ -28,7 +27,7 @@ def mounted(tmp_path: Path) -> Path:
 )
 async def test_a_pod_reaches_the_service_as_its_service_account(mounted: Path, host: str, server: str) -> None:
     """By the address that the kubelet put into its environment, and by the cluster's CA alone."""
-    account = access.read_service_account(mounted, {**SERVICE, "KUBERNETES_SERVICE_HOST": host})
+    account = connection.read_service_account(mounted, {**SERVICE, "KUBERNETES_SERVICE_HOST": host})
     assert account.server == server
     assert await account.authorization() == "Bearer first"
     assert len(account.tls.get_ca_certs()) == 1
@@ -38,8 +37,8 @@ async def test_a_pod_reaches_the_service_as_its_service_account(mounted: Path, h
 async def test_a_token_that_the_kubelet_renewed_is_read_again(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a minute; while the file can't be read the last token goes on, which may be valid still."""
     now = 1000.0
-    monkeypatch.setattr("deviceshare.kube.access.time.monotonic", lambda: now)
-    account = access.read_service_account(mounted, SERVICE)
+    monkeypatch.setattr("deviceshare.kube.connection.time.monotonic", lambda: now)
+    account = connection.read_service_account(mounted, SERVICE)
     (mounted / "token").write_text("")
     assert await account.authorization() == "Bearer first"
     now += FRESH_SECONDS + 1
@@ -54,7 +53,7 @@ def test_a_pod_without_its_service_account_is_told_the_way_out(mounted: Path, mi
     """As where automountServiceAccountToken is off."""
     (mounted / missing).unlink()
     with pytest.raises(NotConfigured, match=r"no service account of a pod: .*--kubeconfig"):
-        access.read_service_account(mounted, SERVICE)
+        connection.read_service_account(mounted, SERVICE)
 
 
 async def test_outside_a_pod_a_kubeconfig_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

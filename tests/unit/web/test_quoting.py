@@ -1,6 +1,6 @@
 """What strangers sent, as it may be shown."""
 
-from deviceshare.web.quoting import LONGEST, Repeats, quoted
+from deviceshare.web.messages import LONGEST, Repeats, quoted
 
 
 def test_a_quotation_is_bounded_and_prints() -> None:
