@@ -55,10 +55,6 @@ class AgentPod(Struct, frozen=True):
     spec: AgentSpec = field(default_factory=AgentSpec)
     status: AgentStatus = field(default_factory=AgentStatus)
 
-    @property
-    def answers(self) -> bool:
-        return self.status.phase == "Running" and bool(self.status.pod_ip and self.spec.node_name)
-
 
 AGENT_PODS: Final = Kind("v1", "Pod", "pods", AgentPod, namespaced=True)
 
@@ -145,7 +141,8 @@ class UseRounds:
             return
         # A terminating agent may be listed beside its successor, which then counts.
         pods = sorted(pods, key=lambda pod: not pod.metadata.deletion_timestamp)
-        agents = {pod.spec.node_name: pod for pod in pods if pod.answers}
+        running = [pod for pod in pods if pod.status.phase == "Running" and pod.status.pod_ip and pod.spec.node_name]
+        agents = {pod.spec.node_name: pod for pod in running}
         nodes = sorted(agents)[:MOST_AGENTS]
         self._agents = len(nodes)
         self._known = {node: known for node, known in self._known.items() if node in agents}
