@@ -119,8 +119,7 @@ class Callers:
         try:
             return await self._patiently(address)
         except Unrecognized as unknown:
-            if (omitted := self._repeats.passes("refused")) is not None:
-                log.info("Refused a caller", peer=address, reason=str(unknown), **omitted)
+            self._repeats.write(log.info, "Refused a caller", peer=address, reason=str(unknown))
             if not self._node.pods.synced or not self._node.ledgers.synced:
                 text = "the agent is out of touch with the API server, so it may not know this pod: ask again\n"
                 raise Refusal(503, text, {"Retry-After": "5"}) from unknown

@@ -470,8 +470,7 @@ def _handler(
         try:
             review = decode(request.body, kind, identity, most)
         except BadReview as error:
-            if (omitted := repeats.passes("no review")) is not None:
-                log.warning("Refused a malformed review", path=request.path, error=str(error), **omitted)
+            repeats.write(log.warning, "Refused a malformed review", path=request.path, error=str(error))
             raise Refusal(400, f"{error}\n") from error
         try:
             if first:

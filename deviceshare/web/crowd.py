@@ -219,8 +219,8 @@ class Listener:
                 accepted, peer = await loop.sock_accept(listening)
             except OSError as error:
                 if not isinstance(error, ConnectionError):  # that is a client that closed its connection early
-                    if (omitted := self._repeats.passes("accept")) is not None:
-                        log.warning("Failed to accept a connection", server=self._name, error=str(error), **omitted)
+                    text = "Failed to accept a connection"
+                    self._repeats.write(log.warning, text, server=self._name, error=str(error))
                     await asyncio.sleep(0.1)
                 continue
             task = loop.create_task(self._handshake(accepted, str(peer[0])))

@@ -137,7 +137,7 @@ def check_json(request: HttpRequest) -> None:
 LONGEST: Final = 200
 """Characters."""
 PAUSE: Final = 10.0
-"""Seconds between two log lines of one kind."""
+"""Seconds between two log lines of one text."""
 
 
 def quoted(text: object) -> str:
@@ -149,18 +149,18 @@ def quoted(text: object) -> str:
 
 
 class Repeats:
-    """Allows one log line of each kind in `PAUSE` seconds; the next one says how many were omitted."""
+    """Writes one log line of each text in `PAUSE` seconds; the next one says how many were omitted."""
 
     def __init__(self, pause: float = PAUSE) -> None:
         self._pause = pause
         self._last: dict[str, tuple[float, int]] = {}
 
-    def passes(self, kind: str) -> dict[str, Any] | None:
-        """The fields to add to a line of this kind; None where it is omitted. Kinds must be few: each is kept."""
+    def write(self, log: Callable[..., object], text: str, /, **fields: Any) -> None:
+        """Logs the text with these fields, unless it was a moment ago. Texts must be few: each is kept."""
         now = monotonic()
-        last, omitted = self._last.get(kind, (now - self._pause, 0))
+        last, omitted = self._last.get(text, (now - self._pause, 0))
         if now - last < self._pause:
-            self._last[kind] = (last, omitted + 1)
-            return None
-        self._last[kind] = (now, 0)
-        return {"omitted": omitted} if omitted else {}
+            self._last[text] = (last, omitted + 1)
+            return
+        self._last[text] = (now, 0)
+        log(text, **fields, **({"omitted": omitted} if omitted else {}))

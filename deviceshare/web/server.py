@@ -312,12 +312,10 @@ class ServedConnection(asyncio.Protocol):
         except ConnectionError as error:
             log.debug("Lost the client before its answer", server=server.name, error=quoted(error))
             return None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 it is logged
             # At a limited rate: a client that can cause one must not fill the log.
-            if (omitted := server.repeats.passes("exception")) is not None:
-                log.error(
-                    "Failed to answer a request", server=server.name, path=request.path, exc_info=error, **omitted
-                )
+            text, path = "Failed to answer a request", request.path
+            server.repeats.write(log.error, text, server=server.name, path=path, exc_info=error)
             return plain("deviceshare failed to answer; its log says why\n", 500)
 
     def _write(self, response: Response, *, bodiless: bool = False) -> None:

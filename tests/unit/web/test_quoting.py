@@ -14,9 +14,17 @@ def test_a_quotation_is_bounded_and_prints() -> None:
 def test_a_line_is_let_through_once_in_a_while_and_tells_how_many_were_not() -> None:
     """Each kind for itself."""
     repeats, again = Repeats(pause=3600), Repeats(pause=0)
+    lines: list[tuple[str, dict[str, object]]] = []
 
-    assert [repeats.passes("a") for _ in range(3)] == [{}, None, None]
-    assert repeats.passes("b") == {}
-    assert [again.passes("a") for _ in range(2)] == [{}, {}]
+    def log(text: str, **fields: object) -> None:
+        lines.append((text, fields))
+
+    for text in ("a", "a", "a", "b"):
+        repeats.write(log, text, path="/")
+    assert lines == [("a", {"path": "/"}), ("b", {"path": "/"})]
+    lines.clear()
+    for _ in range(2):
+        again.write(log, "a")
     again._last["a"] = (again._last["a"][0], 7)
-    assert again.passes("a") == {"omitted": 7}
+    again.write(log, "a", path="/")
+    assert lines == [("a", {}), ("a", {}), ("a", {"path": "/", "omitted": 7})]
