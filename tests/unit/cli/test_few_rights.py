@@ -8,6 +8,7 @@ from deviceshare.cli.snapshot import look
 from deviceshare.doctor.kinds import AccessReview
 from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.placement.join_obstacles import pod_obstacle
+from deviceshare.kube.api import Collection
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NAMESPACES, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Forbidden, Kind
 from tests.unit.domain.objects import a_group, a_ledger, a_pod, gpus
@@ -29,8 +30,9 @@ class FewRights:
     async def get(self, *_: Any) -> Any:
         raise Forbidden("no")
 
-    async def snapshot(self, kind: Kind[Any], namespace: str, *_: Any, **__: Any) -> tuple[list[Any], str]:
-        if kind in (NODES, NAMESPACES) or (kind is PODS and (self.blind or namespace != "ns")):
+    async def snapshot(self, of: Collection[Any], *_: Any, **__: Any) -> tuple[list[Any], str]:
+        kind = of.kind
+        if kind in (NODES, NAMESPACES) or (kind is PODS and (self.blind or of.namespace != "ns")):
             raise Forbidden("no")
         condition = {"type": "Bound", "reason": "Waiting", "message": STATED, "observedGeneration": 3}
         status = {"conditions": [condition]}

@@ -9,6 +9,7 @@ from deviceshare.doctor.kinds import AccessReview
 from deviceshare.domain.admission.pod_guard import USUAL
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.kube.api import Collection
 from deviceshare.kube.connection import Unserved
 from deviceshare.loops.kinds import NODES, VALIDATING, AdmissionPolicy, AdmissionPolicySpec, WebhookConfiguration
 from deviceshare.loops.ports import ApiError, Forbidden, Kind, NotFound, Unavailable
@@ -69,8 +70,8 @@ class Listing(OneAnswer):
     async def create(self, *_: Any) -> AccessReview:
         return AccessReview({"allowed": True})
 
-    async def snapshot(self, kind: Kind[Any], *_: Any, **__: Any) -> tuple[list[Any], str]:
-        labels = {"a": {"gpushare": "true"}, "b": {"gpushare": "false"}} if kind is NODES else {}
+    async def snapshot(self, of: Collection[Any], *_: Any, **__: Any) -> tuple[list[Any], str]:
+        labels = {"a": {"gpushare": "true"}, "b": {"gpushare": "false"}} if of.kind is NODES else {}
         return [Node(ObjectMeta(name=name, labels=each, resource_version="1")) for name, each in labels.items()], "1"
 
 
