@@ -53,8 +53,7 @@ def closest(candidates: Sequence[Device], count: int, links: Iterable[Link], kep
 def topology_reason(devices: Iterable[Device], links: Iterable[Link]) -> str:
     """How these devices are connected, for people; "" where that is unknown, or there is but one."""
     chosen, known = tuple(devices), tuple(links)
-    pairs = comb(len(chosen), 2)
-    if not pairs or not known:
+    if not (pairs := comb(len(chosen), 2)) or not known:
         return ""
     found = _closeness(chosen, _pairs(known, {device.resource for device in chosen}))
     if found.nvlink_pairs == pairs:
@@ -83,18 +82,15 @@ def _grown(first: Device, candidates: Sequence[Device], count: int, pairs: Pairs
 
 
 def _closeness(devices: Sequence[Device], pairs: Pairs) -> Closeness:
-    keys = (_pair(a.resource, a.index, b.index) for a, b in combinations(devices, 2) if a.resource == b.resource)
+    keys = ((a.resource, a.index, b.index) for a, b in combinations(devices, 2) if a.resource == b.resource)
     found = [link for key in keys if (link := pairs.get(key))]
     kinds = [link.kind for link in found]
     return Closeness(kinds.count(NVLINK), sum(link.lanes for link in found), kinds.count(SWITCH), kinds.count(NUMA))
 
 
 def _pairs(links: Iterable[Link], resources: Container[str]) -> Pairs:
-    return {_pair(link.resource, link.a, link.b): link for link in links if link.resource in resources}
-
-
-def _pair(resource: str, a: int, b: int) -> tuple[str, int, int]:
-    return resource, min(a, b), max(a, b)
+    mine = [link for link in links if link.resource in resources]
+    return {(link.resource, *ends): link for link in mine for ends in ((link.a, link.b), (link.b, link.a))}
 
 
 # The choice of devices for shares: best fit, or most room, each container's parts on distinct devices.
@@ -162,8 +158,8 @@ class _Search:
         self._beside = [0] * len(rooms)
         """What sidecars take of each room: what they leave, an init container may have before the others start."""
         self._spread = strategy == SPREAD
-        self._steps = _STEPS
         self._effort = effort
+        self._spent = max(effort.left - _STEPS, 0)
         self._inits: list[list[Need]] = []
 
     def place(self, needs: Iterable[Need]) -> list[Placed] | None:
@@ -220,9 +216,8 @@ class _Search:
         return parts
 
     def _step(self) -> bool:
-        self._steps -= 1
         self._effort.left -= 1
-        return self._steps >= 0 and self._effort.left >= 0
+        return self._effort.left >= self._spent
 
     def _candidates(
         self, rooms: Sequence[Room], need: Need, preferred: Collection[int], mine: Collection[int]
@@ -264,7 +259,11 @@ def tightness(share: ShareRequest, rooms: Sequence[Room], effort: Effort | None 
 
 def share_shortage(share: ShareRequest, rooms: Sequence[Room], effort: Effort | None = None) -> Reason | None:
     """Why the share doesn't fit on a node with these rooms, or None where it does."""
-    if _fits(share, rooms, effort):
+    if len(share.needs) == 1:  # it fits where any device takes it; of sorted rooms the last ones have the most left
+        fits = any(room.takes(share.needs[0]) and room.resource in share.of for room in reversed(rooms))
+    else:
+        fits = place(share, "", rooms, effort) is not None
+    if fits:
         return None
     if effort and effort.left <= 0 and len(share.needs) > 1:
         return NOT_COMPARED
@@ -277,15 +276,6 @@ def share_shortage(share: ShareRequest, rooms: Sequence[Room], effort: Effort | 
     if largest and all(map(largest.takes, share.needs)):
         free = "no devices have room for all of that together"
     return Reason(ReasonKind.TOO_FULL, f"node(s) too full: the pod needs {share.wanted}; {free}")
-
-
-def _fits(share: ShareRequest, rooms: Sequence[Room], effort: Effort | None) -> bool:
-    """Whether `place` finds room. A single part fits where any device takes it, which needs no search."""
-    if len(share.needs) != 1:
-        return place(share, "", rooms, effort) is not None
-    [need] = share.needs
-    # Of sorted rooms the last ones have the most left.
-    return any(room.takes(need) and room.resource in share.of for room in reversed(rooms))
 
 
 NOT_COMPARED: Final = Reason(

@@ -263,8 +263,15 @@ def _decide(ledger: NodeDevices) -> tuple[DeviceState, ...]:
         left = hardware.placeholders and part is not None and not (gone or pod or kept)
         use, uid, claim = held.get(identity, (None, "", None))
         if use is None:
-            barred = not health.sound or bool(ledger.metadata.unreadable) or device.resource in unsure
-            use = _unclaimed(part, pod, resource_claim, withheld=identity in withheld, left=left, barred=barred)
+            barriers = {
+                Use.PLUGIN: pod,
+                Use.CLAIMED: resource_claim,
+                Use.SPLIT: part is not None and part.mig,
+                Use.WITHHELD: identity in withheld,
+                Use.LEFT: left,
+                Use.UNUSABLE: not health.sound or ledger.metadata.unreadable or device.resource in unsure,
+            }
+            use = next((each for each, bars in barriers.items() if bars), Use.FREE)
         mine, why, size = frozenset(holders.get(identity, ())), withheld.get(identity, ""), ledger.memory_of(device)
         pods_with_shares, only = tuple(sharers.get(identity, ())), serves.get(identity, "")
         twice = _claimed_twice(ledger, wholes.get(identity, ()), pods_with_shares, size)
@@ -312,20 +319,6 @@ def _health(part: Part | None, *, gone: bool) -> Health:
     if part is None:
         return Health.UNKNOWN
     return Health.UNHEALTHY if part.unhealthy else Health.HEALTHY
-
-
-def _unclaimed(part: Part | None, pod: str, resource_claim: str, *, withheld: bool, left: bool, barred: bool) -> Use:
-    if pod:
-        return Use.PLUGIN
-    if resource_claim:
-        return Use.CLAIMED
-    if part and part.mig:
-        return Use.SPLIT
-    if withheld:
-        return Use.WITHHELD
-    if left:
-        return Use.LEFT
-    return Use.UNUSABLE if barred else Use.FREE
 
 
 class _Names:

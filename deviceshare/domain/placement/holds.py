@@ -107,8 +107,7 @@ def may_claim(ledger: NodeDevices, hold: Hold, by_claim: Mapping[str, str]) -> b
     if ledger.hidden_claims or not ledger.filled:
         return True
     if hold.group:
-        mine = ledger.claims.get(hold.group)
-        ours = mine is not None and by_claim.get(hold.group) == hold.namespace
+        ours = hold.group in ledger.claims and by_claim.get(hold.group) == hold.namespace
         return ours and {device.uuid for device in ledger.held(ledger.claims[hold.group])} == set(hold.uuids)
     for uid, claim in ledger.claims.items():
         for device in (*claim.devices, *claim.replaced):
@@ -163,8 +162,7 @@ def not_held(ledger: NodeDevices, *uids: str) -> Reason | None:
 
 def unheld(ledger: NodeDevices, claims: Iterable[ResourceClaim], *uids: str) -> Reason | None:
     """Likewise by the node's holds, read after the ledger: such a hold isn't cleared while these claims are there."""
-    found = (hold_of(each, each.metadata.namespace) for each in claims if is_firm(each))
-    firm = {hold.uuids[0] for hold in found if hold}
+    firm = {hold.uuids[0] for each in claims if is_firm(each) and (hold := hold_of(each, each.metadata.namespace))}
     return _not_yet(ledger, [device for uid in uids for device in _served(ledger, uid) if device.uuid not in firm])
 
 
@@ -249,9 +247,7 @@ def keeping(claim: ResourceClaim, ledger: NodeDevices) -> Json:
 
 def giving_up(claim: ResourceClaim, when: str | None) -> Json:
     """The mark by which nobody joins any more, or with None its end, if nobody wrote the claim meanwhile."""
-    body = _written(claim)
-    body["metadata"]["annotations"] = {contract.GIVEN_UP: when}
-    return body
+    return _written(claim, annotations={contract.GIVEN_UP: when})
 
 
 def clearing(claim: ResourceClaim) -> Json:
@@ -261,10 +257,8 @@ def clearing(claim: ResourceClaim) -> Json:
 
 def letting_go(claim: ResourceClaim) -> Json:
     """Takes our finalizer away, if nobody wrote the claim meanwhile."""
-    body = _written(claim)
-    body["metadata"]["finalizers"] = [each for each in claim.metadata.finalizers if each != contract.HOLD_FINALIZER]
-    return body
+    return _written(claim, finalizers=[each for each in claim.metadata.finalizers if each != contract.HOLD_FINALIZER])
 
 
-def _written(claim: ResourceClaim) -> Json:
-    return {"metadata": {"resourceVersion": claim.metadata.resource_version}}
+def _written(claim: ResourceClaim, **metadata: object) -> Json:
+    return {"metadata": {"resourceVersion": claim.metadata.resource_version, **metadata}}

@@ -233,32 +233,19 @@ MEMORY: Final = "memory"
 _NODES: Final = 16_384
 """Nodes whose numbers are remembered: exact arithmetic takes more time than all the rest of the check."""
 
-_NODES_WORD: Final = "node(s)"
-# The words after the number of nodes, as kube-scheduler has them in its events.
-NOT_READY: Final = Reason(ReasonKind.NODE_NOT_READY, "node(s) were not ready")
-CORDONED: Final = Reason(ReasonKind.NODE_CORDONED, "node(s) were unschedulable")
-RULED_OUT: Final = Reason(ReasonKind.NODES_RULED_OUT, "node(s) didn't match Pod's node affinity/selector")
-
 
 def misfit(pod: Pod, requests: Amounts, node: Node, used: Amounts) -> Reason | None:
-    """Why the pod, which requests this much, would not get onto the node, or None.
-
-    `used` is what the pods there request.
-    """
+    """Why the pod, which requests this much beside `used`, would not get onto the node: as kube-scheduler says it."""
     if not node.ready:
-        return NOT_READY
+        return Reason(ReasonKind.NODE_NOT_READY, "node(s) were not ready")
     tolerations = pod.spec.tolerations
     if node.spec.unschedulable and untolerated([UNSCHEDULABLE], tolerations):
-        return CORDONED
+        return Reason(ReasonKind.NODE_CORDONED, "node(s) were unschedulable")
     if taint := untolerated(node.spec.taints, tolerations):
         return Reason(ReasonKind.NODE_TAINTED, f"node(s) had untolerated taint {taint}")
     if not admits(pod.spec.node_selector, pod.spec.affinity, node):
-        return RULED_OUT
-    return _shortage(requests, _allocatable(node), used)
-
-
-def _shortage(requests: Amounts, allocatable: Mapping[str, int], used: Amounts) -> Reason | None:
-    lacking = []
+        return Reason(ReasonKind.NODES_RULED_OUT, "node(s) didn't match Pod's node affinity/selector")
+    lacking, allocatable = list[str](), _allocatable(node)
     for resource, number in sorted(requests.items()):
         there = allocatable.get(resource, 1 if resource.startswith(tuple(EXCLUSIVE)) else 0)
         # The ledger decides on parts of devices; a node advertises more than it has, once it does.
@@ -286,14 +273,11 @@ def _numbers(quantities: tuple[tuple[str, Quantity], ...]) -> Mapping[str, int]:
 
 def summary(refused: Mapping[Reason, list[str]], total: int) -> str:
     """Why none of so many shared nodes is chosen, counted by reason, as in kube-scheduler's events."""
-    counts = sorted(f"{len(nodes)} {_plural(reason)}" for reason, nodes in refused.items())
-    return f"0/{total} shared nodes fit: {', '.join(counts)}" if counts else "no node is shared"
-
-
-def _plural(reason: Reason) -> str:
-    """The reason after a number of nodes; many are sentences about one."""
-    counted = reason.kind is ReasonKind.INSUFFICIENT or reason.text.startswith(_NODES_WORD)
-    return reason.text if counted else f"{_NODES_WORD}: {reason.text}"
+    counts = []
+    for reason, nodes in refused.items():  # many are sentences about one node
+        counted = reason.kind is ReasonKind.INSUFFICIENT or reason.text.startswith("node(s)")
+        counts.append(f"{len(nodes)} {'' if counted else 'node(s): '}{reason.text}")
+    return f"0/{total} shared nodes fit: {', '.join(sorted(counts))}" if counts else "no node is shared"
 
 
 # The choice of a node for a pod behind deviceshare's scheduling gate, and the order in which pods are chosen for.

@@ -63,16 +63,16 @@ class _Selected(Generic[V]):
         # A comparison of item views asks in C whether each wanted label is there.
         return labels.items() >= self.wanted
 
-    def add(self, name: str, value: V) -> None:
-        insort(self.names.setdefault(value, []), name)
-        self.every.add(name)
-
-    def remove(self, name: str, value: V) -> None:
-        names = self.names[value]
-        del names[bisect_left(names, name)]
-        self.every.discard(name)
-        if not names:
-            del self.names[value]
+    def move(self, name: str, old: V | None, new: V | None) -> None:
+        if old is not None:
+            names = self.names[old]
+            del names[bisect_left(names, name)]
+            self.every.discard(name)
+            if not names:
+                del self.names[old]
+        if new is not None:
+            insort(self.names.setdefault(new, []), name)
+            self.every.add(name)
 
 
 class NodesAlike(Generic[V]):
@@ -90,21 +90,16 @@ class NodesAlike(Generic[V]):
 
     def put(self, name: str, labels: Labels, value: V | None) -> None:
         """Takes in a node's labels and value; None where it is not shared, or gone."""
-        before, now = self._nodes.pop(name, None), None if value is None else (labels, value)
-        if now is not None:
-            self._nodes[name] = now
+        before, now = self._nodes.get(name), None if value is None else (labels, value)
         if before == now:
             return
+        put(self._nodes, name, now)
         for each in (self._all, *self._kept.values()):
             old = before[1] if before and each.matches(before[0]) else None
             new = now[1] if now and each.matches(now[0]) else None
-            if old == new:
-                continue
-            if old is not None:
-                each.remove(name, old)
-            if new is not None:
-                each.add(name, new)
-            each.version = next(self._versions)
+            if old != new:
+                each.move(name, old, new)
+                each.version = next(self._versions)
 
     def of(self, selector: Labels) -> _Selected[V]:
         """The nodes that have all of these labels."""
@@ -119,13 +114,10 @@ class NodesAlike(Generic[V]):
             if mine := [name for name in names if found.matches(self._nodes[name][0])]:
                 found.names[value] = mine
                 found.every.update(mine)
-        self._forget()
-        return found
-
-    def _forget(self) -> None:
-        number = sum(len(each.every) for each in self._kept.values()) if len(self._kept) > 1 else 0
+        number = sum(len(each.every) for each in self._kept.values())
         while len(self._kept) > 1 and (len(self._kept) > KEPT or number > KEPT_NAMES):
             number -= len(self._kept.popitem(last=False)[1].every)
+        return found
 
 
 # Device counts: how many devices a shared node has, free or not, and how much memory these have.

@@ -53,15 +53,9 @@ class Shape(NamedTuple):
     """As of its ledger; likewise `claimable`."""
     claimable: frozenset[str] = frozenset()
 
-    @property
-    def outline(self) -> "Shape":
-        """All that requests without a share ask about."""
-        return self._replace(rooms=(), whole=(), advertised=frozenset(), counts_only="")
-
     def obstacle_to(self, request: Request, effort: allocation.Effort | None = None) -> Reason | None:
         """Why the request doesn't fit."""
-        look = self._obstacle_to_group if request.resources else self._obstacle_to_share
-        lacks = look(request, effort)
+        lacks = (self._obstacle_to_group if request.resources else self._obstacle_to_share)(request, effort)
         return lacks or (self.crowded.obstacle_to(request) if self.crowded else None)
 
     def _obstacle_to_group(self, request: Request, effort: allocation.Effort | None) -> Reason | None:
@@ -138,9 +132,6 @@ class NodeLists(NamedTuple):
 
     def __len__(self) -> int:
         return sum(map(len, self.lists))
-
-    def __bool__(self) -> bool:
-        return bool(self.lists)
 
     @property
     def names(self) -> Iterable[str]:
@@ -234,7 +225,8 @@ class Situations:
 
     def put(self, name: str, node: Node | None, shape: Shape | None) -> None:
         """Takes in a node's new shape; None when it and its ledger are gone."""
-        self._outlines.put(name, shape and shape.outline)
+        outline = shape and shape._replace(rooms=(), whole=(), advertised=frozenset(), counts_only="")
+        self._outlines.put(name, outline)
         if gone := self._whole.put(name, shape):
             # Another shape may get its `id` later: nothing may be known of that.
             for found in self._kept.values():
@@ -242,15 +234,13 @@ class Situations:
                 found.preferences.pop(gone, None)
         outline = self._outlines.of.get(name)
         self._alike.put(name, node.metadata.labels if node else {}, outline if node and node.shared else None)
-        known = name in self._changed
-        if shape is None:
-            self._changed.pop(name, None)
-            if known:
-                del self.names[bisect_left(self.names, name)]
-            return
-        if not known:
-            insort(self.names, name)
-        self._changed[name] = next(self._numbers)
+        known = self._changed.pop(name, None)
+        if shape is not None:
+            self._changed[name] = next(self._numbers)
+            if known is None:
+                insort(self.names, name)
+        elif known is not None:
+            del self.names[bisect_left(self.names, name)]
 
     def count(self, name: str, node: Node | None, ledger: NodeDevices | None, states: Iterable[DeviceState]) -> None:
         """Takes in which devices a node has; what is lost or withheld counts, since it may come back."""
@@ -267,13 +257,13 @@ class Situations:
 
     def overview(self, request: Request) -> Overview:
         """Where a request fits that is met nowhere yet, of all shared nodes that its selector matches."""
-        alike = self._alike.of(request.node_selector).names
+        alike = self._alike.of(request.node_selector)
         fits, refused = NodeLists([]), dict[Reason, NodeLists]()
         if request.share:
-            found = self.filter(request, sorted(name for names in alike.values() for name in names))
+            found = self.filter(request, sorted(alike.every))
             refused = {reason: NodeLists([mine]) for reason, mine in found.refused.items()}
             return Overview(NodeLists([found.fits]) if found.fits else fits, refused)
-        for shape, names in alike.items():
+        for shape, names in alike.names.items():
             reason = shape.obstacle_to(request)
             place = refused.setdefault(reason, NodeLists([])) if reason else fits
             place.lists.append(names)
@@ -314,11 +304,8 @@ class Situations:
         unselected: list[str] = []
         refused: dict[Reason, list[str]] = {}
         places: dict[int, list[str]] = {}  # where nodes of a shape are listed: each name costs one look-up
-        shapes, obstacles, effort = (
-            (self._whole if request.share else self._outlines).of,
-            self._found(request).obstacles,
-            Effort(EFFORT),
-        )
+        shapes, found = self._known(request)
+        obstacles, effort = found.obstacles, Effort(EFFORT)
         for name in names:
             shape = shapes.get(name)
             key = id(shape)
@@ -342,11 +329,8 @@ class Situations:
     def preferences(self, request: Request, names: Iterable[str]) -> dict[str, Preference]:
         """By node, `Shape.preference`; (0, 0) for unknown ones."""
         preferences: dict[str, Preference] = {}
-        shapes, found, effort = (
-            (self._whole if request.share else self._outlines).of,
-            self._found(request).preferences,
-            Effort(EFFORT),
-        )
+        shapes, (_, found) = self._known(request)
+        effort = Effort(EFFORT)
         for name in names:
             shape = shapes.get(name)
             key = id(shape)
@@ -358,15 +342,17 @@ class Situations:
             preferences[name] = preference
         return preferences
 
-    def _found(self, request: Request) -> _Found:
+    def _known(self, request: Request) -> tuple[Mapping[str, Shape], _Found]:
+        """The shapes that the request asks about, by node, and what was found of them for it."""
+        shapes = (self._whole if request.share else self._outlines).of
         if request.resources:
-            return _Found({}, {})  # reasons name the group, and its pods are soon bound to one node
+            return shapes, _Found({}, {})  # reasons name the group, and its pods are soon bound to one node
         key = _share_key(request)
         found = self._kept.setdefault(key, _Found({}, {}))
         self._kept.move_to_end(key)
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
-        return found
+        return shapes, found
 
 
 def _share_key(request: Request) -> object:

@@ -116,8 +116,6 @@ def named_devices(resource: str, entry: Listed, there: Iterable[Device], *, agen
 GPU_COUNT: Final = "aliyun.com/gpu-count"
 """How many GPUs gpushare's device plugin found. It writes that once, and nobody removes it."""
 
-_OTHERS: Final = {dialect.resource: dialect.system for dialect in DIALECTS.values() if dialect.system}
-
 
 def advertised(node: Node) -> frozenset[str]:
     """The resources of shares that the node's kubelet counts, be it as 0: it refuses pods that ask for more."""
@@ -143,10 +141,10 @@ def allocating(node: Node) -> dict[str, str]:
     """By resource, the systems whose device plugins allocate the node's GPUs; their plugins' names may be longer."""
     every = [*node.status.capacity.items(), *node.status.allocatable.items()]
     return {
-        name: system
+        name: dialect.system
         for name, quantity in sorted(every, key=lambda entry: entry[0])
-        for resource, system in _OTHERS.items()
-        if name.startswith(resource) and is_some(quantity) and not uncounted(quantity)
+        for dialect in DIALECTS.values()
+        if dialect.system and name.startswith(dialect.resource) and is_some(quantity) and not uncounted(quantity)
     }
 
 
@@ -201,9 +199,9 @@ def _by_feature_discovery(node: Node, vendor: Vendor, resource: str) -> Counted:
     others = any(each.system and resource in each.devices for each in DIALECTS.values())
     if others and (systems := allocating(node)):
         return _allocated_by_others(node, resource, systems)
-    capacity, healthy = _quantities(node, (resource, vendor.in_turns))
-    if capacity is None or healthy is None:
+    if (quantities := _quantities(node, (resource, vendor.in_turns))) is None:
         return _unreadable(node, resource)
+    capacity, healthy = quantities
     if not capacity and others and (said := gpu_count(node)):
         trouble = f"gpushare's device plugin, which is gone, found {said} GPUs, and nobody says how many there are now"
         return Counted(None, trouble, _annotate("how many there are", resource, str(said)), "gpushare was here")
@@ -220,8 +218,7 @@ def _allocated_by_others(node: Node, resource: str, systems: dict[str, str]) -> 
     trouble = f"the device plugin of {found} allocates its GPUs to pods"
     gone = f"5 minutes later {removal(systems)}"
     cure = f"keep its DaemonSet off the node, and {gone}; or {_which(resource, agent=False)}"
-    number = gpu_count(node) or None
-    return Counted(number, trouble, cure, found, overrules=True)
+    return Counted(gpu_count(node) or None, trouble, cure, found, overrules=True)
 
 
 def _shared(node: Node, vendor: Vendor, resource: str, capacity: int, healthy: int) -> Counted:
@@ -262,21 +259,17 @@ def _hami(register: str, resource: str, capacity: int, healthy: int) -> Counted:
 
 def _registered(register: str) -> list[int]:
     """Into how many each device is split; empty where that can't be read, or where HAMi splits some by MIG."""
-    splits: list[int | None] = []
     if register.lstrip().startswith("["):
         try:
             entries: list[dict[str, Any]] = msgspec.json.decode(register, type=list[dict[str, Any]])
         except (ValueError, RecursionError):
             return []
-        splits = [entry["count"] if type(entry.get("count")) is int else None for entry in entries]
-        modes = [entry.get("mode") for entry in entries]
+        found = [(entry.get("count"), entry.get("mode")) for entry in entries]
     else:
         fields = [entry.split(",") for entry in register.split(":") if entry.strip()]
-        splits = [whole(each[1]) if len(each) >= 7 else None for each in fields]
-        modes = [each[8] if len(each) > 8 else "" for each in fields]
-    if "mig" in modes or any(not split or not 0 < split <= MOST for split in splits):
-        return []
-    return [split for split in splits if split]
+        found = [(whole(each[1]) if len(each) >= 7 else None, each[8] if len(each) > 8 else "") for each in fields]
+    splits = [split for split, mode in found if type(split) is int and 0 < split <= MOST and mode != "mig"]
+    return splits if len(splits) == len(found) else []
 
 
 def _by_partition_label(node: Node, vendor: Vendor, resource: str) -> Counted:
@@ -299,10 +292,8 @@ def _by_hami_register(node: Node, vendor: Vendor, resource: str) -> Counted:
 
 
 def _plain(node: Node, _: Vendor, resource: str) -> Counted:
-    capacity, healthy = _quantities(node, (resource,))
-    if capacity is None or healthy is None:
-        return _unreadable(node, resource)
-    return _healthy(resource, capacity, healthy, "")
+    quantities = _quantities(node, (resource,))
+    return _healthy(resource, *quantities, "") if quantities else _unreadable(node, resource)
 
 
 def _healthy(resource: str, number: int, healthy: int, found: str) -> Counted:
@@ -328,17 +319,16 @@ def _reported(node: Node, prefix: str) -> list[str]:
     return sorted({name for name, quantity in every if prefix and name.startswith(prefix) and is_some(quantity)})
 
 
-def _quantities(node: Node, resources: Collection[str]) -> tuple[int | None, int | None]:
+def _quantities(node: Node, resources: Iterable[str]) -> tuple[int, int] | None:
     """Capacity and allocatable of all these together: the difference is what is unhealthy. None: not to be read."""
-    allocatable = {resource: node.status.allocatable.get(resource, 0) for resource in resources}
-    capacity = {resource: node.status.capacity.get(resource, allocatable[resource]) for resource in resources}
-    return _sum(map(whole, capacity.values())), _sum(map(whole, allocatable.values()))
-
-
-def _sum(numbers: Iterable[int | None]) -> int | None:
-    every = list(numbers)
-    readable = [number for number in every if number is not None]
-    return sum(readable) if len(readable) == len(every) else None
+    capacity = allocatable = 0
+    for resource in resources:
+        told = node.status.allocatable.get(resource, 0)
+        most, now = whole(node.status.capacity.get(resource, told)), whole(told)
+        if most is None or now is None:
+            return None
+        capacity, allocatable = capacity + most, allocatable + now
+    return capacity, allocatable
 
 
 def _unknown(resource: str, trouble: str, found: str, *, agent: bool = True) -> Counted:
@@ -403,7 +393,6 @@ LEAST_MIB: Final = 512
 """Of a device; a smaller number is in another unit."""
 MOST_MIB: Final = 4 << 20
 
-_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _MIG_OFF: Final = ("", "all-disabled")
 _VRAM_SIZE: Final = re.compile(r"([0-9]{1,5})G")
 _MOST_GIB: Final = 100
@@ -422,24 +411,17 @@ def memory_mib(node: Node) -> dict[str, int]:
 
 
 def _memory_by_feature_discovery(node: Node, vendor: Vendor, counted: Counted | None) -> int:
-    if _is_split(node, vendor) or (counted and counted.number is None and not counted.overrules):
-        return 0  # By MIG, and the label is of one part; or models differ, and it is of one of them.
-    if (text := node.metadata.labels.get(f"{vendor.resource}.memory")) is not None:
-        return int(text) if _NUMBER.fullmatch(text) else 0
-    return _of_gpushare(node, counted.number if counted else None)
-
-
-def _is_split(node: Node, vendor: Vendor) -> bool:
-    """Whether MIG is in use, or about to be. Its strategy says nothing: it is set on nodes without MIG, too."""
     labels, prefix = node.metadata.labels, vendor.split_prefix
+    # MIG is in use, or about to be. Its strategy says nothing: it is set on nodes without MIG, too.
     about_to = labels.get(f"{vendor.domain}/mig.config", "") not in _MIG_OFF
-    return about_to or (bool(prefix) and any(key.startswith(prefix) for key in labels))
-
-
-def _of_gpushare(node: Node, counted: int | None) -> int:
-    """What its device plugin divides: whole GiB of each GPU, or MiB."""
+    split = about_to or (prefix and any(key.startswith(prefix) for key in labels))
+    if split or (counted and counted.number is None and not counted.overrules):
+        return 0  # By MIG, and the label is of one part; or models differ, and it is of one of them.
+    if (text := labels.get(f"{vendor.resource}.memory")) is not None:
+        return int(text) if _COUNT.fullmatch(text) else 0
+    # What gpushare's device plugin divides: whole GiB of each GPU, or MiB.
     number, units = gpu_count(node), whole(node.status.capacity.get(ALIYUN_GPU_MEM, 0))
-    if not number or not units or units % number or counted not in (None, number):
+    if not number or not units or units % number or (counted and counted.number not in (None, number)):
         return 0
     each = units // number
     return each if each > _MOST_GIB else each * MIB_PER_GIB
