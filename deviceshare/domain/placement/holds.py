@@ -29,7 +29,6 @@ from deviceshare.domain.wording import listed
 Json = dict[str, Any]
 
 _DEVICE: Final = "device"
-_NEVER_RUNS: Final = "never-runs"
 
 
 class Hold(NamedTuple):
@@ -212,27 +211,28 @@ def hold_pod(held: Hold, claim: ResourceClaim) -> Json:
         "name": claim.metadata.name,
         "uid": claim.metadata.uid,
     }
-    container = {
-        "name": _NEVER_RUNS,
-        "image": _NEVER_RUNS,
-        "imagePullPolicy": "Never",
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    metadata = {"name": held.name, "labels": {contract.HOLD: digest(held.node)}, "ownerReferences": [owner]}
+    spec = {
+        "schedulerName": contract.DEFAULT_SCHEDULER_NAME,
+        "restartPolicy": "Never",
+        # A group keeps its devices on a node that is cordoned or tainted meanwhile.
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+        "resourceClaims": [{"name": _DEVICE, "resourceClaimName": held.name}],
     }
-    return {
-        "metadata": {"name": held.name, "labels": {contract.HOLD: digest(held.node)}, "ownerReferences": [owner]},
-        "spec": {
-            "schedulerName": contract.DEFAULT_SCHEDULER_NAME,
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 0,
-            "restartPolicy": "Never",
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-            # A group keeps its devices on a node that is cordoned or tainted meanwhile.
-            "tolerations": [{"operator": "Exists"}],
-            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
-            "resourceClaims": [{"name": _DEVICE, "resourceClaimName": held.name}],
-            "containers": [container],
-        },
+    return idle_pod(metadata, spec, imagePullPolicy="Never")
+
+
+def idle_pod(metadata: Json, spec: Json, **container: object) -> Json:
+    """A pod that runs nothing, as the Pod Security Standard `restricted` wants it."""
+    confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    common = {
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 0,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{"name": "never-runs", "image": "never-runs", "securityContext": confined, **container}],
     }
+    return {"metadata": metadata, "spec": {**common, **spec}}
 
 
 def keeping(claim: ResourceClaim, ledger: NodeDevices) -> Json:

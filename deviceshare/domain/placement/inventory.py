@@ -172,13 +172,7 @@ _CORRECT: Final = correction(contract.INVENTORY_ANNOTATION)
 
 
 def take(node: Node, reported: Hardware, published: Publication = NOTHING_PUBLISHED) -> Offer:
-    """The node's offer, from all sources.
-
-    Args:
-        node: with its annotations, labels and allocatable resources.
-        reported: by its agent; empty where there is none.
-        published: by DRA drivers.
-    """
+    """The node's offer, from its own fields, from what its agent `reported`, and from what DRA drivers published."""
     hardware = published.behind(reported)
     words = shared_resources.read_annotated(node.metadata.annotations.get(contract.INVENTORY_ANNOTATION, ""))
     seen: dict[str, list[Part]] = {}

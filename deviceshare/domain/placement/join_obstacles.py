@@ -125,11 +125,6 @@ NOMINATED: Final = Reason(
 NO_LEDGER: Final = Reason(
     ReasonKind.DEVICES_UNKNOWN, "the node's devices are not known yet", "if this stays, deviceshare doctor"
 )
-NODE_DOWN: Final = Reason(
-    ReasonKind.NODE_OUT_OF_SERVICE,
-    f"the node is out of service (taint {OUT_OF_SERVICE})",
-    f"once it is up again, kubectl taint node NODE {OUT_OF_SERVICE}-",
-)
 REBOOTED: Final = Reason(
     ReasonKind.NODE_REBOOTED,
     "the node rebooted and its agent has not reported yet",
@@ -162,7 +157,8 @@ def node_obstacle(
     if ledger is None:
         return NO_LEDGER
     if node.out_of_service:
-        return NODE_DOWN
+        cure = f"once it is up again, kubectl taint node NODE {OUT_OF_SERVICE}-"
+        return Reason(ReasonKind.NODE_OUT_OF_SERVICE, f"the node is out of service (taint {OUT_OF_SERVICE})", cure)
     return REBOOTED if rebooted(node, ledger.hardware) else None
 
 
@@ -277,6 +273,7 @@ def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reaso
     if pod.left_out:
         return left_out(pod)
     share = pod.share
+    gated = Reason(ReasonKind.GATED, f"the pod {behind_gates([pod])}") if pod.gates else None
     by_claim = contract.CLAIM in pod.metadata.annotations or (group is not None and group.spec.handover)
     if by_claim and group is not None and not group.metadata.unreadable and pod.claim != group.claim:
         whose = f"the ResourceClaim {group.claim}" if group.claim else "variables"
@@ -290,7 +287,7 @@ def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reaso
     if share and (reason := oversize(pod.sharer, share)):
         return reason
     if not pod.group:
-        return Reason(ReasonKind.GATED, f"the pod {behind_gates([pod])}") if pod.gates else None
+        return gated
     if group is None:
         return missing(pod)
     if share and not set(share.of) & group.spec.resources.keys():
@@ -299,9 +296,7 @@ def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reaso
     if group.deleting:
         text = f"group {pod.group} is being deleted and takes no pods"
         return Reason(ReasonKind.GROUP_DELETING, text, "recreate it when it is gone")
-    if fault := invalid(group) or namespaces.obstacle(group, pod.metadata.namespace):
-        return fault
-    return Reason(ReasonKind.GATED, f"the pod {behind_gates([pod])}") if pod.gates else None
+    return invalid(group) or namespaces.obstacle(group, pod.metadata.namespace) or gated
 
 
 def not_injected(lacking: Iterable[str]) -> Reason:
@@ -320,11 +315,9 @@ def invalid(group: Group) -> Reason | None:
     cure = f"kubectl edit sdg {group.name}"
     if group.metadata.fault:
         return Reason(ReasonKind.UNREADABLE, f"group {group.name} can't be read ({group.metadata.fault})", cure)
-    faults = spec_faults(group.spec)
-    if not faults:
+    if not (faults := spec_faults(group.spec)):
         return None
-    text = f"group {group.name} is invalid: {faults[0]}"
-    return Reason(ReasonKind.INVALID_SPEC, text, cure, tuple(faults[1:]))
+    return Reason(ReasonKind.INVALID_SPEC, f"group {group.name} is invalid: {faults[0]}", cure, tuple(faults[1:]))
 
 
 def left_out(pod: Pod) -> Reason:

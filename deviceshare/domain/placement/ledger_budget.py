@@ -26,11 +26,7 @@ MAX_CLAIM: Final = 1 << 10
 """Bytes of a pod's claim. What a group's takes follows from the node's devices."""
 _ROOMY: Final = BUDGET * FAIR // (FAIR + 1) - MAX_CLAIM
 """Up to here any pod's claim fits, whoever has the others."""
-_REMEMBERED: Final = 8192
-"""Claims, of a few hundred bytes each."""
 _UUID: Final = "GPU-00000000-0000-0000-0000-000000000000"
-_FEW: Final = 2
-"""Parts that never take MAX_CLAIM, however long the names of pod and containers are."""
 
 
 class Crowding(NamedTuple):
@@ -73,7 +69,7 @@ def crowding(ledger: NodeDevices) -> Crowding | None:
     return Crowding(used.total(), tuple(sorted(used.items())))
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(8192)  # claims of a few hundred bytes
 def _bytes_without_uid(claim: bytes) -> int:
     # Asked of every claim of a crowded ledger at each change and each bind, and nearly all claims are as they were.
     return claim_bytes("", json.decode(claim, type=Claim))
@@ -87,7 +83,8 @@ def obstacle(ledger: NodeDevices, uid: str, claim: Claim) -> Reason | None:
 
 def oversize(pod: Holder, share: ShareRequest) -> Reason | None:
     """Why the pod can have a claim nowhere: its parts and their containers' names take too many bytes."""
-    if len(share.needs) <= _FEW or _share_bytes(pod, share) <= MAX_CLAIM:
+    # Two never do, however long the names of pod and containers are.
+    if len(share.needs) <= 2 or _share_bytes(pod, share) <= MAX_CLAIM:
         return None
     text = f"the pod's {len(share.needs)} parts take more than the {MAX_CLAIM} bytes that a claim may have"
     return Reason(ReasonKind.INVALID_SPEC, text, "ask in fewer containers, or give them shorter names")

@@ -20,13 +20,8 @@ from deviceshare.domain.placement.shared_resources import DEVICE_UUID, LEAST_MIB
 from deviceshare.domain.vendors import DraDriver, Vendor
 
 # Slice pools: what the ResourceSlices of a vendor's DRA driver say of a node's devices, and whether that is complete.
-# NVIDIA's driver publishes one pool for each node, named after it, whose slices name the node (`spec.nodeName`). A
-# whole GPU is `gpu-N` with N its minor number, `type: gpu`, its UUID, product name and `capacity.memory` in bytes.
-# MIG devices are `gpu-N-mig-…` with `type: mig` and `parentUUID`, and a GPU that is split beforehand is not listed
-# itself; one that is split on demand is, and shares counters with its parts. `gpu-vfio-N` is bound to vfio-pci, for
-# virtual machines; its UUID is made up. Unhealthy devices get taints. kubernetes-sigs/dra-driver-nvidia-gpu,
-# `cmd/gpu-kubelet-plugin/{deviceinfo,partitions,mig,device_health,driver}.go`
-# Pools: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-slice-v1/#ResourceSliceSpec
+# What NVIDIA's driver publishes stands in decision 17. A GPU that is split beforehand is not listed itself; one that is
+# split on demand is, and shares counters with its parts. `gpu-vfio-N` is for virtual machines; its UUID is made up.
 # Whoever may write ResourceSlices may write anything into them, so what isn't understood makes the whole untrusted.
 
 WHOLE_GPU: Final = "gpu"
@@ -36,7 +31,6 @@ MOST_TAINTS: Final = 16
 """Named one by one."""
 _MIB: Final = 1 << 20
 
-Pool = Iterable[ResourceSlice]
 PoolDevice = tuple[str, str]
 """A pool's name and a device's in it."""
 
@@ -55,7 +49,9 @@ class PoolReading(NamedTuple):
     """The version of the devices' driver."""
 
 
-def read_pools(node: str, vendor: Vendor, driver: DraDriver, pools: Mapping[str, Pool]) -> PoolReading:
+def read_pools(
+    node: str, vendor: Vendor, driver: DraDriver, pools: Mapping[str, Iterable[ResourceSlice]]
+) -> PoolReading:
     """The pools of the driver, by name, of which some slice names the node.
 
     A pool with trouble is read nevertheless: its devices are known by name, and nobody new gets them.
@@ -75,9 +71,7 @@ def read_pools(node: str, vendor: Vendor, driver: DraDriver, pools: Mapping[str,
     if doubled := [name for name, number in Counter((p, d.name) for p, d in every).items() if number > 1]:
         troubles.append(f"the DRA driver {driver.name} publishes {quoted(doubled[0][1])} twice")
     reading = _read(vendor, driver, every)
-    if troubles:
-        return reading._replace(trouble=troubles[0])
-    return reading
+    return reading._replace(trouble=troubles[0]) if troubles else reading
 
 
 def _trouble(node: str, slices: list[ResourceSlice]) -> str:
@@ -132,7 +126,8 @@ def _part(vendor: Vendor, driver: DraDriver, device: SliceDevice) -> Part | None
     number, uuid = _number(driver.part if mig else driver.whole, device.name), known.parent_uuid if mig else known.uuid
     if number is None or not DEVICE_UUID.fullmatch(uuid.string):
         return None
-    size, pci = (0, "") if mig else (_mib(device), _shown(known.pci.string))
+    mib = int((amount(device.fields.capacity.memory.value) or 0) / _MIB)
+    size, pci = (0, "") if mig else (mib if LEAST_MIB <= mib <= MOST_MIB else 0, _shown(known.pci.string))
     return Part(vendor.resource, number, uuid.string, _shown(known.product_name.string), size, pci, mig=mig)
 
 
@@ -143,13 +138,6 @@ def _number(pattern: str, name: str) -> int | None:
 
 def _counters(device: SliceDevice) -> set[str]:
     return {each.counter_set for each in device.fields.consumes_counters if each.counter_set}
-
-
-def _mib(device: SliceDevice) -> int:
-    """Its memory; 0 where it is unknown, or can't be."""
-    size = amount(device.fields.capacity.memory.value)
-    mib = int(size / _MIB) if size else 0
-    return mib if LEAST_MIB <= mib <= MOST_MIB else 0
 
 
 def _shown(text: str) -> str:

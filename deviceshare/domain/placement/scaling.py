@@ -9,11 +9,10 @@ https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md#h
 https://karpenter.sh/docs/concepts/scheduling/
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable
 from fractions import Fraction
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import json, to_builtins
 
@@ -22,6 +21,7 @@ from deviceshare.domain.objects.nodes import HOSTNAME, Node, NodeTerm
 from deviceshare.domain.objects.pod_requests import CPU, requests_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Request
+from deviceshare.domain.placement.holds import Json, digest, idle_pod
 from deviceshare.domain.placement.rooms import capacity, units
 from deviceshare.domain.wording import listed
 
@@ -33,8 +33,6 @@ MOST_NODES: Final = 2000
 """That are ruled out by name. In larger clusters an autoscaler may take devices for free that the ledgers have."""
 GUESS: Final = Fraction(1, 10)
 """Of a device, for a share by memory where no device's size is known."""
-
-Json = dict[str, Any]
 
 
 class UnplacedPod(NamedTuple):
@@ -86,12 +84,8 @@ def scaling_pods(
         bins[name] = _Bin(name, {resource: devices}, each, [pod], parts)
         if devices == 1:
             open_bins[key] = bins[name]
-    shown = list(bins.values())[:MOST]
-    return {_name(found): _body(found, nodes) for found in shown}
-
-
-def _name(found: _Bin) -> str:
-    return f"{SCHEDULER}-{hashlib.sha256(f'{found.what} {found.first.request.holder.uid}'.encode()).hexdigest()[:10]}"
+    bodies = [_body(found, nodes) for found in list(bins.values())[:MOST]]
+    return {body["metadata"]["name"]: body for body in bodies}
 
 
 def _body(found: _Bin, nodes: Collection[Node]) -> Json:
@@ -105,28 +99,11 @@ def _body(found: _Bin, nodes: Collection[Node]) -> Json:
         "memory": str(sum(each.get("memory", 0) for each in needs)),
     }
     names = sorted(node.metadata.labels.get(HOSTNAME, node.metadata.name) for node in nodes)[:MOST_NODES]
-    container = {
-        "name": "never-runs",
-        "image": "never-runs",
-        "resources": {"limits": devices, "requests": {**total, **devices}},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-    }
     stands_for = listed([pod.metadata.key for pod in found.pods], most=10)
-    return {
-        "metadata": {
-            "name": _name(found),
-            "labels": {contract.SCALING: ""},
-            "annotations": {contract.SCALING: stands_for},
-        },
-        "spec": {
-            "schedulerName": SCHEDULER,
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 0,
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [container],
-            **_place(found.first, names),
-        },
-    }
+    name = f"{SCHEDULER}-{digest(f'{found.what} {found.first.request.holder.uid}')[:10]}"
+    metadata = {"name": name, "labels": {contract.SCALING: ""}, "annotations": {contract.SCALING: stands_for}}
+    spec = {"schedulerName": SCHEDULER, **_place(found.first, names)}
+    return idle_pod(metadata, spec, resources={"limits": devices, "requests": {**total, **devices}})
 
 
 def _place(waiting: UnplacedPod, not_on: Collection[str]) -> Json:

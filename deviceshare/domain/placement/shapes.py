@@ -133,6 +133,9 @@ class NodeLists(NamedTuple):
     def __len__(self) -> int:
         return sum(map(len, self.lists))
 
+    def __bool__(self) -> bool:
+        return bool(self.lists)
+
     @property
     def names(self) -> Iterable[str]:
         """All, in no order."""
