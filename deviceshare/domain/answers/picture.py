@@ -250,7 +250,7 @@ def view_of(fleet: Fleet, name: str, there: Container[str]) -> NodeView:
     ledger, states = fleet.ledger(name) or _NO_LEDGER, fleet.states(name)
     obstacle, opaque = unusable(fleet, name), fleet.opaque(name)
     withheld = [*(each for each in ledger.status.withheld if not each.devices), *doubted(states).values()]
-    reasons = (obstacle, *(withheld_reason(each.resource, each) for each in withheld), opaque_reason(opaque))
+    reasons = (obstacle, *(withheld_reason(each) for each in withheld), opaque_reason(opaque))
     node, devices = fleet.node(name), [_device(state, ledger) for state in states]
     reported = ledger.hardware.turns
     turns = turn_views(reported, there)

@@ -146,13 +146,18 @@ def meet(
     needs: Iterable[Need], strategy: str, rooms: Sequence[Room], effort: Effort | None = None
 ) -> list[Placed] | None:
     """Where the needs go in these rooms, which are all of one resource; None where they don't fit."""
-    return _Search(rooms, strategy, effort or Effort()).place(needs)
+    inits: dict[str, list[Need]] = {}
+    running: list[Need] = []
+    for need in needs:
+        (inits.setdefault(need.container, []) if need.role in INITS else running).append(need)
+    search = _Search(rooms, strategy, effort or Effort(), [_largest_first(mine) for mine in inits.values()])
+    return search.run(_largest_first(running), (), set())
 
 
 class _Search:
     """One search: the rooms as they get fuller, and the steps that are left."""
 
-    def __init__(self, rooms: Sequence[Room], strategy: str, effort: Effort) -> None:
+    def __init__(self, rooms: Sequence[Room], strategy: str, effort: Effort, inits: list[list[Need]]) -> None:
         self._before = tuple(rooms)
         self._rooms = list(rooms)
         self._beside = [0] * len(rooms)
@@ -160,17 +165,9 @@ class _Search:
         self._spread = strategy == SPREAD
         self._effort = effort
         self._spent = max(effort.left - _STEPS, 0)
-        self._inits: list[list[Need]] = []
+        self._inits = inits
 
-    def place(self, needs: Iterable[Need]) -> list[Placed] | None:
-        inits: dict[str, list[Need]] = {}
-        running: list[Need] = []
-        for need in needs:
-            (inits.setdefault(need.container, []) if need.role in INITS else running).append(need)
-        self._inits = [_largest_first(mine) for mine in inits.values()]
-        return self._running(_largest_first(running), (), set())
-
-    def _running(
+    def run(
         self, needs: Sequence[Need], placed: tuple[Placed, ...], failed: set[tuple[object, ...]]
     ) -> list[Placed] | None:
         """Meets what runs together; goes back where that, or an init container, then finds no room."""
@@ -192,7 +189,7 @@ class _Search:
             alike = sorted((room.free, before.free, room.size, by, i in taken) for i, (room, before, by) in now)
             situation = len(others), tuple(alike)
             if situation not in failed:
-                parts = self._running(others, (*placed, Placed(need, position)), failed)
+                parts = self.run(others, (*placed, Placed(need, position)), failed)
                 if parts is not None:
                     return parts
                 failed.add(situation)
@@ -230,7 +227,7 @@ class _Search:
 
 
 def _largest_first(needs: Iterable[Need]) -> list[Need]:
-    """The alike parts of a container one after the other, on which `_running` relies."""
+    """The alike parts of a container one after the other, on which `run` relies."""
     return sorted(needs, key=lambda need: (-need.percent, -need.memory_mib, need.container))
 
 

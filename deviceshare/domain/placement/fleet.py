@@ -277,10 +277,10 @@ class Fleet:
             left.append((device, rest))
         return tuple(left)
 
-    def available(self, name: str, within: str = "") -> allocation.Available:
-        """What of the node neither a claim nor an assumption holds."""
+    def available(self, name: str) -> allocation.Available:
+        """The devices of the node that neither a claim nor an assumption holds."""
         ledger = self._ledgers.get(name) or NodeDevices()
-        return allocation.Available(self.free(name), ledger.hardware.links, self.rooms(name, within))
+        return allocation.Available(self.free(name), ledger.hardware.links)
 
     def largest(self, resources: Collection[str]) -> int:
         """MiB of the largest device of these resources on a shared node; 0 where that of some device is unknown."""
@@ -414,25 +414,23 @@ class Fleet:
         return [name for name, preference in preferences.items() if preference == most]
 
     def _reshape(self, name: str) -> None:
-        self.situations.put(name, self._nodes.get(name), self._shape(name))
-
-    def _shape(self, name: str) -> Shape | None:
         node, ledger = self._nodes.get(name), self._ledgers.get(name)
         if node is None and ledger is None:
-            return None
-        withheld, opaque = ledger.status.withheld if ledger else (), self.opaque(name)
-        free = self.free(name)
-        return Shape(
+            self.situations.put(name, None, None)
+            return
+        opaque, free, states = self.opaque(name), self.free(name), self.states(name)
+        shape = Shape(
             join_obstacles.node_obstacle(node, ledger, self._hidden_on(name)),
             counts(free),
-            counts(state.device for state in self.states(name) if state.offered),
+            counts(state.device for state in states if state.offered),
             opaque,
-            tuple((each.resource, join_obstacles.withheld_reason(each.resource, each)) for each in withheld),
+            tuple((w.resource, join_obstacles.withheld_reason(w)) for w in (ledger.status.withheld if ledger else ())),
             tuple(sorted(room for device, room in self.rooms(name) if device.resource not in opaque)),
             advertised(node) if node else frozenset(),
-            tuple((r, join_obstacles.withheld_reason(r, doubt)) for r, doubt in doubted(self.states(name)).items()),
-            tuple(sorted(each.whole for each in self.states(name) if each.free and each.device in free)),
+            tuple((r, join_obstacles.withheld_reason(doubt)) for r, doubt in doubted(states).items()),
+            tuple(sorted(each.whole for each in states if each.free and each.device in free)),
             self._crowding.get(name),
             ledger.counts_only if ledger else "",
             ledger.claimable if ledger else frozenset(),
         )
+        self.situations.put(name, node, shape)

@@ -183,9 +183,9 @@ def not_claimable(request: Request, claimable: Collection[str]) -> Reason | None
     return Reason(ReasonKind.NOT_HANDED_OVER, text, "install the vendor's driver there, or leave spec.handover out")
 
 
-def withheld_reason(resource: str, withheld: Withheld) -> Reason:
+def withheld_reason(withheld: Withheld) -> Reason:
     """Why a group gets nothing of a resource on a node, whatever is free."""
-    text = f"the node offers no {resource} to groups: {withheld.reason}"
+    text = f"the node offers no {withheld.resource} to groups: {withheld.reason}"
     return Reason(ReasonKind.DEVICES_WITHHELD, text, withheld.cure)
 
 
@@ -224,7 +224,7 @@ def joining_obstacle(ledger: NodeDevices, states: Iterable[DeviceState], holder:
     lost = [state.device for state in mine if state.lost]
     for device in lost:
         if unknown := ledger.unknown(device.resource):
-            return withheld_reason(device.resource, unknown)
+            return withheld_reason(unknown)
     if not lost:
         return None
     text = f"the node lost {listed(map(str, lost))} of {holder}"

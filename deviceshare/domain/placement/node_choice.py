@@ -71,10 +71,7 @@ def outsiders(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
 
 
 def _places(fleet: Fleet, request: Request, now: bool) -> tuple[list[Node], str]:
-    """Where the holder's next pod may go, and what these nodes are.
-
-    That is its home; else where it fits `now`; else where its selector would let it.
-    """
+    """Its home; else where it fits `now`; else where its selector would let it; and what these nodes are."""
     holder = "its share" if request.holder.kind == POD else str(request.holder)
     if home := fleet.home(request):
         return fleet.shared_nodes([home]), f"node {home}, where {holder} lives"
@@ -141,11 +138,8 @@ def usable(node: Node, pod: Pod) -> bool:
     return fits and node.ready and not node.spec.unschedulable
 
 
-# A pod's node affinity, tightened to one node: the change that a lifted scheduling gate comes with.
-# A gated pod's required node affinity may only be tightened: each term may get further requirements, none may go, and
-# none may be added (kubernetes/kubernetes, `pkg/apis/core/validation`, ValidatePodUpdate). Terms are alternatives, so
-# each of them gets the requirement, but for those without any: they match no node, and can't be changed.
-# https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/#mutable-pod-scheduling-directives
+# A pod's node affinity, tightened to one node: the change that a lifted scheduling gate comes with (decision 16).
+# Terms are alternatives, so each of them gets the requirement, but for those without any: these can't be changed.
 
 
 def pinned_to(node: str, affinity: Affinity | None) -> dict[str, Any]:
@@ -222,12 +216,9 @@ class Occupancy:
 
 
 # The fit check: whether kube-scheduler would let a pod onto a node, as far as deviceshare checks that before it.
-# In clusters without a kube-scheduler of our own, deviceshare chooses the node, and the cluster's scheduler binds the
-# pod there or nowhere. So what it surely refuses is asked first: taints, cordons, the pod's nodeSelector and required
-# node affinity, the resources and host ports that it requests, and that pods of one controller avoid each other. It
+# Where a scheduling gate has the leader choose the node, the cluster's scheduler binds the pod there or nowhere. It
 # checks more than this (other inter-pod affinity, topology spread, volumes, ResourceClaims): a pod that it refuses for
 # those is placed once more (loops/leader/gates.py).
-# https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins
 
 MEMORY: Final = "memory"
 _NODES: Final = 16_384
@@ -301,8 +292,7 @@ def choose_node(
 ) -> Generator[None, None, Choice]:
     """Returns the node for the pod, which has no obstacle of its own; pauses at each `yield`, as nodes may be many.
 
-    `avoided` are nodes where the cluster's scheduler refused it; its group's home is not avoided, since there is no
-    other for it.
+    `avoided` are nodes where the cluster's scheduler refused it; its group's home is not avoided.
     """
     nodes = {node.metadata.name: node for node in fleet.shared_nodes()}
     found, requests = fleet.filter(request, nodes), requests_of(pod)
@@ -330,12 +320,10 @@ def alike(fleet: Fleet, pod: Pod, avoided: Collection[str]) -> bytes:
 
     `avoided` as for `choose_node`.
     """
-    request = request_of(pod, None) if pod.share and not pod.group else None
+    request, spec = request_of(pod, None) if pod.share and not pod.group else None, pod.spec
     own = pod.metadata.uid if (fleet.home(request) if request else pod.share) else ""
-    spec = pod.spec
     asked = spec.node_selector, spec.affinity, spec.tolerations, requests_of(pod), sorted(pod.lacking(VENDORS))
-    # A group may take the pods of some namespaces only.
-    whose = pod.metadata.namespace if pod.group else ""
+    whose = pod.metadata.namespace if pod.group else ""  # a group may take the pods of some namespaces only
     wanted = pod.group or (pod.strategy, pod.isolated, pod.share)
     return msgspec.json.encode((own, whose, wanted, sorted(avoided), *asked))
 

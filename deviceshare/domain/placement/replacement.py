@@ -159,9 +159,7 @@ def _keys() -> list[str]:
 
 
 # A rebind of shares: which devices replace the unhealthy ones of which pods have parts, and what these pods are told.
-# A part keeps its amount: as many MiB, or as many hundredths of the device that it is of now. Its pod alone has it,
-# so what is replaced is reserved, as a former part, until that pod has ended. A device of which the pod has a former
-# part is not taken again: so no device has two parts of one container.
+# A part keeps its amount: as many MiB, or as many hundredths of the device that it is of now (claims.md, Rebind).
 
 _STEPS: Final = 10_000
 """Situations looked at for all pods of a group together; see `Effort`."""

@@ -1,8 +1,6 @@
 """A resize: a pod's share made larger or smaller where it is, without a restart (claims.md, resize).
 
-A larger part needs room on its device. A smaller one is claimed only once the agent has reported, in the very ledger
-that is written, that it lowered the limit of what runs to that: so the limits of a device's containers never come to
-more than its memory. Where shares are only counted there is no limit to lower.
+The limits of a device's containers never come to more than its memory. Where shares are only counted there are none.
 """
 
 from collections.abc import Iterable

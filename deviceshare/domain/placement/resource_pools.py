@@ -183,8 +183,8 @@ class DraView:
         """`namespace` is the one of our own claims, with `holds` where there are to be some (holds.py)."""
         self._namespace = namespace
         self._with_holds = holds
-        self._holds: dict[str, dict[str, ResourceClaim]] = {}
-        """Our own claims by node and key."""
+        self._holds: dict[str, dict[Hold, ResourceClaim]] = {}
+        """Our own claims by node."""
         self._pools: dict[PoolKey, dict[str, ResourceSlice]] = {}
         self._pools_of: dict[str, dict[PoolKey, bool]] = {}
         """By node, the pools of which a slice names it."""
@@ -213,7 +213,7 @@ class DraView:
             key, now = each.metadata.key, each if each is new else None
             if hold := hold_of(each, self._namespace):
                 nodes.add(hold.node)
-                put_at(self._holds, hold.node, hold.key, now)
+                put_at(self._holds, hold.node, hold, now)
                 continue
             pools: set[PoolKey | str] = {(held.driver, held.pool) for held in each.holds}
             # Where these are gone, the nodes that may be meant must do.
@@ -227,8 +227,7 @@ class DraView:
 
     def holds(self, node: str) -> dict[Hold, ResourceClaim]:
         """Our own claims on the node's devices."""
-        claims = self._holds.get(node, {}).values()
-        return {hold: claim for claim in claims if (hold := hold_of(claim, self._namespace))}
+        return dict(self._holds.get(node, {}))
 
     def _nodes_at(self, pool: PoolKey) -> set[str]:
         """The nodes that slices of the pool name, and the one that has its name."""

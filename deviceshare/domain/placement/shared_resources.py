@@ -353,11 +353,8 @@ _COUNTERS: Final[Mapping[Counting, Callable[[Node, Vendor, str], Counted]]] = {
 }
 
 
-# Share capacity: what nodes advertise of the resources by which pods ask for shares, where no scheduler of ours runs.
-# The cluster's own scheduler refuses a pod whose limits name a resource that no node advertises, and the kubelet one
-# that asks for more than its node does. deviceshare's ledger decides how much is left; so shared nodes advertise more
-# than any pods can ask for, and neither of the two has anything to count.
-# https://kubernetes.io/docs/tasks/administer-cluster/extended-resource-node/
+# Share capacity: what nodes advertise of the resources by which pods ask for shares, where no scheduler of ours runs:
+# more than any pods can ask for, so that neither the cluster's own nor a kubelet has anything to count (decision 16).
 
 UNCOUNTED: Final = 1_000_000_000
 """More GiB, and more hundredths of devices, than the pods of a node can ask for; a kubelet's plugin never says it."""
@@ -382,12 +379,9 @@ def capacity_patch(node: Node, resources: Collection[str]) -> Mapping[str, Any]:
 
 
 # The memory of a node's devices by its labels and its capacity, for devices of which no agent reports it.
-# Each source has one number for all devices of a resource. Whoever may write nodes may write it, so what can't be
-# true of a device, or contradicts what else is known of the node, is left out: pods that ask for memory then don't go
-# there.
-# NVIDIA: https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md AMD:
-# ROCm/k8s-device-plugin, `cmd/k8s-node-labeller` gpushare: AliyunContainerService/gpushare-device-plugin,
-# `cmd/inspect`
+# Each source has one number for all devices of a resource. Whoever may write nodes may write it, so what can't be true
+# or contradicts what else is known is left out: pods that ask for memory then don't go there. Beside the sources above:
+# ROCm/k8s-device-plugin, `cmd/k8s-node-labeller`; AliyunContainerService/gpushare-device-plugin, `cmd/inspect`
 
 LEAST_MIB: Final = 512
 """Of a device; a smaller number is in another unit."""
