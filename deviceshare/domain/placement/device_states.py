@@ -422,9 +422,8 @@ def _claimed_twice(
 def _exceeds(sharers: Iterable[Sharer], size: int) -> bool:
     """Whether their shares are more than the device has; never where that can't be said."""
     each = [sharer.shares for sharer in sharers]
-    if sum(used(shares, size) for shares in each) <= capacity(size):
-        return False
-    return all(units(share, size) is not None for shares in each for share in shares)
+    known = all(units(share, size) is not None for shares in each for share in shares)
+    return known and sum(used(shares, size) for shares in each) > capacity(size)
 
 
 def _allocated(hardware: Hardware, named: _Names) -> tuple[dict[Identity, str], dict[Identity, str]]:

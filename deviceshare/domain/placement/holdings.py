@@ -103,11 +103,10 @@ def of_groups(groups: Iterable[Group], node: str) -> Iterable[Holding]:
     for group in groups:
         if group.node == node:
             try:
-                yield Holding(
-                    group.holder, ledger.claim_of(group.holder, parse_selected(group.status.selected_devices))
-                )
+                devices = parse_selected(group.status.selected_devices)
             except ValueError:
                 continue  # Somebody edited the status by hand; the pods' annotations still speak for the group.
+            yield Holding(group.holder, ledger.claim_of(group.holder, devices))
 
 
 def of_pods(pods: Iterable[Pod], node: str) -> Iterable[Holding]:

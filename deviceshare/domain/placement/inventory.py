@@ -200,10 +200,9 @@ def _of_vendor(
     if words.faults and not named:
         reason = f"{_UNREAD}: {words.faults[0]}"
         return Offer(withheld=tuple(Withheld(r, reason, _CORRECT, list(devices)) for r, devices in there.items()))
-    if named:
-        found = {r: _annotated(r, entry, there.get(r, ()), agent=r in seen) for r, entry in named.items()}
-        found |= {
-            r: Offer(withheld=(Withheld(r, KEPT_OUT, devices=list(there[r])),)) for r in there.keys() - found.keys()
+    if named:  # what it doesn't name is kept out
+        found = {
+            r: _annotated(r, named.get(r, Listed()), there.get(r, ()), agent=r in seen) for r in {**named, **there}
         }
     else:
         found = {r: _counted(r, devices, counts.get(r)) for r, devices in there.items()}

@@ -39,7 +39,6 @@ class UnplacedPod(NamedTuple):
 class _Bin(NamedTuple):
     """Pods for which one scaling pod stands."""
 
-    what: str
     resources: dict[str, int]
     """Whole devices."""
     first: UnplacedPod
@@ -61,7 +60,7 @@ def scaling_pods(
         pod, request = each
         if request.resources:
             name = f"group {pod.group}"
-            bins.setdefault(name, _Bin(name, dict(request.resources), each, [pod], []))
+            bins.setdefault(name, _Bin(dict(request.resources), each, [pod], []))
             continue
         resource, needs = request.share.of[0], request.share.needs
         size = largest([resource])
@@ -75,14 +74,14 @@ def scaling_pods(
             continue
         devices = max(math.ceil(sum(parts)), request.share.devices)
         name = f"pod {pod.metadata.key}"
-        bins[name] = _Bin(name, {resource: devices}, each, [pod], parts)
+        bins[name] = _Bin({resource: devices}, each, [pod], parts)
         if devices == 1:
             open_bins[key] = bins[name]
-    bodies = [_body(found, nodes) for found in list(bins.values())[:MOST]]
+    bodies = [_body(what, found, nodes) for what, found in list(bins.items())[:MOST]]
     return {body["metadata"]["name"]: body for body in bodies}
 
 
-def _body(found: _Bin, nodes: Collection[Node]) -> Json:
+def _body(what: str, found: _Bin, nodes: Collection[Node]) -> Json:
     # Autoscalers take a node that is there as the model of one to come. Without a device plugin it has no devices to
     # them; then the pod asks for a node only.
     advertised = {name for node in nodes for name in node.status.allocatable}
@@ -94,7 +93,7 @@ def _body(found: _Bin, nodes: Collection[Node]) -> Json:
     }
     names = sorted(node.metadata.labels.get(HOSTNAME, node.metadata.name) for node in nodes)[:MOST_NODES]
     stands_for = listed([pod.metadata.key for pod in found.pods], most=10)
-    name = f"{SCHEDULER}-{digest(f'{found.what} {found.first.request.holder.uid}')[:10]}"
+    name = f"{SCHEDULER}-{digest(f'{what} {found.first.request.holder.uid}')[:10]}"
     metadata = {"name": name, "labels": {contract.SCALING: ""}, "annotations": {contract.SCALING: stands_for}}
     spec = {"schedulerName": SCHEDULER, **_place(found.first, names)}
     return idle_pod(metadata, spec, resources={"limits": devices, "requests": {**total, **devices}})

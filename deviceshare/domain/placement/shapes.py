@@ -80,10 +80,8 @@ class Shape(NamedTuple):
 
     def _obstacle_to_share(self, request: Request, effort: allocation.Effort | None) -> Reason | None:
         share = request.share
-        if obstacle := self.obstacle:
+        if obstacle := self.obstacle or self.no_shares(request):
             return obstacle
-        if reason := self.no_shares(request):
-            return reason
         lacks = allocation.share_shortage(share, self.rooms, effort)
         if lacks is None or lacks is allocation.NOT_COMPARED:
             return lacks
