@@ -120,6 +120,10 @@ class Placed(NamedTuple):
     place: int
 
 
+Places = list[Placed] | None
+"""Where each need is met; None where they don't fit, or the effort is spent."""
+
+
 def choose_shares(
     share: ShareRequest, strategy: str, devices: Sequence[tuple[Device, Room]]
 ) -> tuple[Share, ...] | None:
@@ -130,10 +134,8 @@ def choose_shares(
     return tuple(sorted(share_of(part.need, devices[part.place][0]) for part in parts))
 
 
-def place(
-    share: ShareRequest, strategy: str, rooms: Sequence[Room], effort: Effort | None = None
-) -> list[Placed] | None:
-    """Where each need is met, from rooms of one resource; None where they don't suffice, or `effort` is spent."""
+def place(share: ShareRequest, strategy: str, rooms: Sequence[Room], effort: Effort | None = None) -> Places:
+    """Where the share's needs go in these rooms: all in those of one resource."""
     for resource in share.of:
         here = [position for position, room in enumerate(rooms) if room.resource == resource]
         parts = meet(share.needs, strategy, [rooms[position] for position in here], effort)
@@ -142,10 +144,8 @@ def place(
     return None
 
 
-def meet(
-    needs: Iterable[Need], strategy: str, rooms: Sequence[Room], effort: Effort | None = None
-) -> list[Placed] | None:
-    """Where the needs go in these rooms, which are all of one resource; None where they don't fit."""
+def meet(needs: Iterable[Need], strategy: str, rooms: Sequence[Room], effort: Effort | None = None) -> Places:
+    """Where the needs go in these rooms, which are all of one resource."""
     inits: dict[str, list[Need]] = {}
     running: list[Need] = []
     for need in needs:
@@ -167,9 +167,7 @@ class _Search:
         self._spent = max(effort.left - _STEPS, 0)
         self._inits = inits
 
-    def run(
-        self, needs: Sequence[Need], placed: tuple[Placed, ...], failed: set[tuple[object, ...]]
-    ) -> list[Placed] | None:
+    def run(self, needs: Sequence[Need], placed: tuple[Placed, ...], failed: set[tuple[object, ...]]) -> Places:
         """Meets what runs together; goes back where that, or an init container, then finds no room."""
         if not needs:
             more = self._each_init({part.place for part in placed})
@@ -196,7 +194,7 @@ class _Search:
             self._rooms[position], self._beside[position] = room, beside
         return None
 
-    def _each_init(self, preferred: Collection[int]) -> list[Placed] | None:
+    def _each_init(self, preferred: Collection[int]) -> Places:
         """Where each init container has its parts beside the sidecars alone; best where others get theirs."""
         parts: list[Placed] = []
         for needs in self._inits:

@@ -6,8 +6,10 @@ hold for all its devices, in the namespace of its pods, which name it themselves
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Final, NamedTuple
+
+from msgspec import to_builtins
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device
@@ -132,43 +134,38 @@ def to_hold(
     return found
 
 
-def _served(ledger: NodeDevices, uid: str) -> list[Device]:
-    """The devices of the holder that have to be held."""
-    published, claim = ledger.status.published, ledger.claims.get(uid)
-    if published.held is None or claim is None:
-        return []
-    served = {part.uuid for part in published.devices}
-    return [device for device in ledger.held(claim) if device.uuid in served]
-
-
-def _missing(ledger: NodeDevices, uid: str) -> list[Device]:
-    """Those that, by the ledger, kube-scheduler might yet give to others."""
-    return [device for device in _served(ledger, uid) if device.uuid not in (ledger.status.published.held or ())]
+def _missing(ledger: NodeDevices, held: Container[str], *uids: str) -> list[Device]:
+    """The holders' devices that have to be held and aren't, so that kube-scheduler might yet give them to others."""
+    published = ledger.status.published
+    claims = [ledger.claims[uid] for uid in uids if uid in ledger.claims and published.held is not None]
+    served = {part.uuid for part in published.devices} if claims else set()
+    mine = {device for claim in claims for device in ledger.held(claim)}
+    return sorted(device for device in mine if device.uuid in served and device.uuid not in held)
 
 
 def not_held(ledger: NodeDevices, *uids: str) -> Reason | None:
     """Why no pod joins by the claims of these holders yet, by the ledger; None also where they have none here."""
-    return _not_yet(ledger, [device for uid in uids for device in _missing(ledger, uid)])
+    return _not_yet(ledger, _missing(ledger, ledger.status.published.held or (), *uids))
 
 
 def unheld(ledger: NodeDevices, claims: Iterable[ResourceClaim], *uids: str) -> Reason | None:
     """Likewise by the node's holds, read after the ledger: such a hold isn't cleared while these claims are there."""
     firm = {hold.uuids[0] for each in claims if is_firm(each) and (hold := hold_of(each, each.metadata.namespace))}
-    return _not_yet(ledger, [device for uid in uids for device in _served(ledger, uid) if device.uuid not in firm])
+    return _not_yet(ledger, _missing(ledger, firm, *uids))
 
 
-def _not_yet(ledger: NodeDevices, missing: Iterable[Device]) -> Reason | None:
-    if not (which := sorted(set(missing))):
+def _not_yet(ledger: NodeDevices, missing: list[Device]) -> Reason | None:
+    if not missing:
         return None
-    text = f"kube-scheduler has not allocated {listed(map(str, which))} on node {ledger.node} to deviceshare yet"
+    text = f"kube-scheduler has not allocated {listed(map(str, missing))} on node {ledger.node} to deviceshare yet"
     return Reason(ReasonKind.NOT_HELD, text, f"see kubectl get resourceclaims,pods -A -l {contract.HOLD}")
 
 
 def taken_by_others(ledger: NodeDevices, uid: str) -> str:
     """Which of the holder's devices a ResourceClaim got before deviceshare did, for people; "" for none."""
-    claims = {hold.uuid: hold.claim for hold in ledger.status.published.claims}
-    taken = [f"{each} (ResourceClaim {claims[each.uuid]})" for each in _missing(ledger, uid) if each.uuid in claims]
-    return listed(taken)
+    published = ledger.status.published
+    claims, missing = {hold.uuid: hold.claim for hold in published.claims}, _missing(ledger, published.held or (), uid)
+    return listed(f"{each} (ResourceClaim {claims[each.uuid]})" for each in missing if each.uuid in claims)
 
 
 def hold_claim(hold: Hold, resource: str) -> Json:
@@ -229,12 +226,8 @@ def idle_pod(metadata: Json, spec: Json, **container: object) -> Json:
 
 def keeping(claim: ResourceClaim, ledger: NodeDevices) -> Json:
     """The status that enters the ledger, if nobody wrote the claim meanwhile."""
-    entries = [
-        {"apiGroup": each.api_group, "resource": each.resource, "name": each.name, "uid": each.uid}
-        for each in claim.status.reserved_for
-    ]
     mine = {"apiGroup": contract.API_GROUP, "resource": "nodedevices", "name": ledger.node, "uid": ledger.metadata.uid}
-    return _written(claim) | {"status": {"reservedFor": [*entries, mine]}}
+    return _written(claim) | {"status": {"reservedFor": [*to_builtins(claim.status.reserved_for), mine]}}
 
 
 def giving_up(claim: ResourceClaim, when: str | None) -> Json:

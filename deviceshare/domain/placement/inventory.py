@@ -213,14 +213,11 @@ def _of_vendor(
         example = f"{contract.INVENTORY_ANNOTATION}={names[0]}=0-3,{names[1]}=4-7"
         cure = f"name one of them, or other devices of each (kubectl annotate node NODE --overwrite {example})"
         found = {r: Offer(withheld=(Withheld(r, reason, cure),), faults=each.faults) for r, each in found.items()}
+    withheld = (each for _, offer in sorted(found.items()) for each in offer.withheld)
     return Offer(
         tuple(device for each in found.values() for device in each.devices),
         # What one resource keeps out may be offered as another.
-        tuple(
-            replace(withheld, devices=[device for device in withheld.devices if device.index not in numbers])
-            for _, each in sorted(found.items())
-            for withheld in each.withheld
-        ),
+        tuple(replace(each, devices=[d for d in each.devices if d.index not in numbers]) for each in withheld),
         tuple(fault for each in found.values() for fault in each.faults),
     )
 

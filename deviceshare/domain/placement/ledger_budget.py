@@ -51,9 +51,7 @@ class Crowding(NamedTuple):
         """Why the claims that the request needs can't be added."""
         group = 0
         if request.resources:
-            devices = [
-                Device(resource, 10, _UUID) for resource, count in request.resources.items() for _ in range(count)
-            ]
+            devices = [Device(r, 10, _UUID) for r, count in request.resources.items() for _ in range(count)]
             group = claim_bytes(_UUID, claim_of(request.holder, devices, token="0" * 16))
         share = _share_bytes(request.taker, request.share) if request.share else 0
         return self.obstacle(_namespace(request.taker.name) if share else "", group + share)

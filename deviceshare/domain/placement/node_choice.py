@@ -330,6 +330,4 @@ def alike(fleet: Fleet, pod: Pod, avoided: Collection[str]) -> bytes:
 
 def in_turn(pods: Iterable[Pod]) -> list[Pod]:
     """The order of kube-scheduler's queue: by priority, then by age (the plugin PrioritySort)."""
-    return sorted(
-        pods, key=lambda pod: (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", pod.metadata.key)
-    )
+    return sorted(pods, key=lambda p: (-(p.spec.priority or 0), p.metadata.creation_timestamp or "", p.metadata.key))

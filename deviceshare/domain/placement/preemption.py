@@ -114,9 +114,8 @@ def _on_node(fleet: Fleet, name: str, pod: Pod, request: Request, holders: Holde
     going = {uid for uid, each in ledger.claims.items() if _is_going(uid, each, holders)}
     lower = {uid: each for uid, each in lower.items() if each.priority < priority_of(pod) and uid not in going}
     # What is kept free for others of as much priority comes first.
-    ahead = [
-        each for who, each in fleet.nominated(name) if who != pod.metadata.key and each.priority >= request.priority
-    ]
+    nominated = ((who, each) for who, each in fleet.nominated(name) if each.priority >= request.priority)
+    ahead = [each for who, each in nominated if who != pod.metadata.key]
 
     def fits(gone: Collection[str]) -> bool:
         away = going.union(gone)

@@ -337,10 +337,8 @@ def _anywhere(
         rooms = [(device, room) for device, room in rooms if device.resource == mover.gone[0].resource]
         parts = meet(map(need_of, mover.gone), "", [room for _, room in rooms], effort)
         if parts is None:
-            return (
-                f"has pod {mover.claim.pod} with {_wanted(mover.gone)}, which fits on none of the devices that it"
-                " would have"
-            )
+            which = f"{_wanted(mover.gone)}, which fits on none of the devices that it would have"
+            return f"has pod {mover.claim.pod} with {which}"
         found = moves[mover.uid] = [share_of(part.need, rooms[part.place][0]) for part in parts]
         for device in _devices(found):
             mine = [share for share in found if share.device == device]

@@ -239,8 +239,7 @@ class DraView:
         `holders` are the claims of the groups in the node's ledger, as `namespace/name`: any other that has the marks
         of a group's hold is a stranger's.
         """
-        rows = [(vendor, vendor.dra) for vendor in vendors.VENDORS if vendor.dra]
-        every = [self._of_driver(node, vendor, driver, claims_known, holders) for vendor, driver in rows]
+        every = [self._of_driver(node, v, v.dra, claims_known, holders) for v in vendors.VENDORS if v.dra]
         return Publication(
             next(filter(None, (each.driver for each in every)), ""),
             [part for each in every for part in each.devices],
@@ -282,14 +281,11 @@ class DraView:
         for name, claims in held.items():
             if device := reading.named.get(name):
                 mine.setdefault(device, set()).update(claims)
-        holds = [
-            ResourceHold(each.resource, each.index, each.uuid, holders_of(by)) for each, by in sorted(mine.items())
-        ]
+        holds = [ResourceHold(d.resource, d.index, d.uuid, holders_of(by)) for d, by in sorted(mine.items())]
         unknown = {name: claims for name, claims in held.items() if name not in reading.named}
         withheld += _unmatched(vendor, driver, unknown)
-        return Publication(
-            reading.driver, list(reading.parts), holds, withheld, sorted(firm) if self._with_holds else None
-        )
+        by_us = sorted(firm) if self._with_holds else None
+        return Publication(reading.driver, list(reading.parts), holds, withheld, by_us)
 
     def _held(self, node: str, driver: DraDriver, keys: set[PoolKey]) -> dict[PoolDevice, set[str]]:
         """What claims hold there: by the device's name in its pool, the claims."""

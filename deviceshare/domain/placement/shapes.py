@@ -359,7 +359,5 @@ class Situations:
 def _share_key(request: Request) -> object:
     """Equal for requests of which a shape's answers are the same: whatever pods and their containers are called."""
     numbers: dict[str, int] = {}
-    needs = [
-        need._replace(container=str(numbers.setdefault(need.container, len(numbers)))) for need in request.share.needs
-    ]
+    needs = [n._replace(container=str(numbers.setdefault(n.container, len(numbers)))) for n in request.share.needs]
     return tuple(needs), request.share.resources, request.share.faults, request.strategy, request.isolated
