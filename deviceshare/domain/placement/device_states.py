@@ -189,22 +189,19 @@ class DeviceState(Struct, frozen=True):
     @property
     def barriers(self) -> dict[Use | Health, str]:
         """Every reason but its claim why no group gets it, as the end of a sentence that begins with the device."""
+        unsure = f"in doubt: {self.doubt.reason}" if self.doubt and not self.uid else ""
+        if self.claimed_twice:
+            unsure = f"claimed by each of {listed(map(str, self.claimed_twice), most=SHOWN_HOLDERS)}"
         reasons: dict[Use | Health, str] = {
             Use.PLUGIN: f"allocated to pod {self.pod} by the device plugin" if self.pod else "",
             Use.CLAIMED: f"held by ResourceClaim {self.resource_claim}" if self.resource_claim else "",
             Use.SPLIT: "split by MIG" if self.split else "",
             Use.WITHHELD: f"withheld: {self.withheld}" if self.withheld else "",
             Use.LEFT: "left to the device plugin" if self.left else "",
-            Use.UNUSABLE: self._unsure,
+            Use.UNUSABLE: unsure,
             self.health: self.fault,
         }
         return {kind: reason for kind, reason in reasons.items() if reason}
-
-    @property
-    def _unsure(self) -> str:
-        if self.claimed_twice:
-            return f"claimed by each of {listed(map(str, self.claimed_twice), most=SHOWN_HOLDERS)}"
-        return f"in doubt: {self.doubt.reason}" if self.doubt and not self.uid else ""
 
     @property
     def dependable(self) -> bool:
@@ -259,7 +256,12 @@ def _decide(ledger: NodeDevices) -> tuple[DeviceState, ...]:
         part, pod, kept = parts.get(identity), pods.get(identity, ""), placeholders.get(identity, "")
         resource_claim = claims.get(identity, "")
         gone = identity not in present or identity in lost
-        health = _health(None if hardware.published else part, gone=gone)
+        if gone:
+            health = Health.LOST
+        elif part is None or hardware.published:
+            health = Health.UNKNOWN
+        else:
+            health = Health.UNHEALTHY if part.unhealthy else Health.HEALTHY
         left = hardware.placeholders and part is not None and not (gone or pod or kept)
         use, uid, claim = held.get(identity, (None, "", None))
         if use is None:
@@ -311,14 +313,6 @@ def by_resource(states: Iterable[DeviceState]) -> dict[str, list[DeviceState]]:
 def numbers(states: Iterable[DeviceState]) -> str:
     """The numbers of devices of one resource: `0,1`."""
     return ",".join(str(state.device.index) for state in states)
-
-
-def _health(part: Part | None, *, gone: bool) -> Health:
-    if gone:
-        return Health.LOST
-    if part is None:
-        return Health.UNKNOWN
-    return Health.UNHEALTHY if part.unhealthy else Health.HEALTHY
 
 
 class _Names:

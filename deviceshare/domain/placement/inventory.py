@@ -60,8 +60,7 @@ def _contradictions(hardware: Hardware, published: Publication, annotated: Colle
         seen = {part.uuid: part for part in hardware.devices if part.resource == resource}
         if not seen:
             continue
-        only = [part.device for uuid, part in seen.items() if uuid not in there and not part.lost]
-        if only:
+        if only := [part.device for uuid, part in seen.items() if uuid not in there and not part.lost]:
             yield Withheld(resource, UNPUBLISHED, _NAME, sorted(only))
         if unseen := [device for uuid, device in there.items() if uuid not in seen]:
             yield Withheld(resource, UNSEEN, _COMPARE, sorted(unseen))

@@ -59,10 +59,6 @@ class _Selected(Generic[V]):
         """By value, the nodes that have all of these labels, sorted."""
         self.every: set[str] = set()
 
-    def matches(self, labels: Labels) -> bool:
-        # A comparison of item views asks in C whether each wanted label is there.
-        return labels.items() >= self.wanted
-
     def move(self, name: str, old: V | None, new: V | None) -> None:
         if old is not None:
             names = self.names[old]
@@ -95,8 +91,9 @@ class NodesAlike(Generic[V]):
             return
         put(self._nodes, name, now)
         for each in (self._all, *self._kept.values()):
-            old = before[1] if before and each.matches(before[0]) else None
-            new = now[1] if now and each.matches(now[0]) else None
+            # A comparison of item views asks in C whether each wanted label is there.
+            old = before[1] if before and before[0].items() >= each.wanted else None
+            new = now[1] if now and now[0].items() >= each.wanted else None
             if old != new:
                 each.move(name, old, new)
                 each.version = next(self._versions)
@@ -111,7 +108,7 @@ class NodesAlike(Generic[V]):
             return found
         found = self._kept[wanted] = _Selected(wanted, next(self._versions))
         for value, names in self._all.names.items():
-            if mine := [name for name in names if found.matches(self._nodes[name][0])]:
+            if mine := [name for name in names if self._nodes[name][0].items() >= wanted]:
                 found.names[value] = mine
                 found.every.update(mine)
         number = sum(len(each.every) for each in self._kept.values())
