@@ -16,14 +16,7 @@ from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.share_wishes import burst_mib
-from deviceshare.domain.objects.shares import (
-    MIB_PER_GIB,
-    WHOLE,
-    Share,
-    container_annotation,
-    current,
-    devices_of_container,
-)
+from deviceshare.domain.objects.shares import MIB_PER_GIB, WHOLE, Share, current, devices_of_container
 from deviceshare.domain.placement.inventory import Offer
 from deviceshare.domain.placement.rooms import capacity, units
 from deviceshare.domain.vendors import Vendor
@@ -238,7 +231,7 @@ def container_annotations(containers: Iterable[str]) -> set[str]:
     """The names of all annotations that a Binding may write for the devices and limits of these containers."""
     names = set[str]()
     for container in containers:
-        names |= {container_annotation(kind, container) for kind in shares.LIMITS}
+        names |= {shares.container_annotation(kind, container) for kind in shares.LIMITS}
         names |= {_of_container(name, container) for name in device_annotations()}
     return names
 
@@ -286,7 +279,7 @@ def _limits(container: str, parts: Sequence[Share], ledger: NodeDevices, burst: 
         fractions = [(Fraction(units(share, size) or 0, capacity(size)), size) for share, size in sized]
         # By DMEM a program is shown the whole device.
         values |= _fractions(fractions, limited=hardware.memory_limits in (HOOK, BY_AGENT, INTERCEPT))
-    return {container_annotation(kind, container): value for kind, value in values.items()}
+    return {shares.container_annotation(kind, container): value for kind, value in values.items()}
 
 
 def _fractions(parts: Sequence[tuple[Fraction, int]], *, limited: bool) -> dict[str, str]:

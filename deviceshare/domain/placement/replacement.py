@@ -14,9 +14,7 @@ from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Share, current, need_of, share_of, stored_once
 from deviceshare.domain.placement import allocation, handover, ledger_budget
-from deviceshare.domain.placement.allocation import Effort, meet
 from deviceshare.domain.placement.device_states import DeviceState, device_states, doubted, free_devices
-from deviceshare.domain.placement.handover import as_claimed
 from deviceshare.domain.placement.rooms import Room, capacity, units, used
 from deviceshare.domain.wording import listed
 
@@ -79,7 +77,7 @@ def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Re
             return Replacement(gone, (), tuple(sorted(claim.devices)), obstacle)
         near = tuple(device for device in kept if device.resource == resource)
         found += allocation.closest(candidates, count, ledger.hardware.links, near)
-    return Replacement(gone, as_claimed(found, words), as_claimed((*kept, *found), words), "")
+    return Replacement(gone, handover.as_claimed(found, words), handover.as_claimed((*kept, *found), words), "")
 
 
 def _obstacle(ledger: NodeDevices, claim: Claim, gone: Iterable[Device], resource: str, opaque: Collection[str]) -> str:
@@ -97,7 +95,7 @@ def rebind_patch(ledger: NodeDevices, uid: str, token: str, verdict: Replacement
     if verdict.replacements and claim.group:
         # With the UUID where it is known by now: the number may be another's after a reboot.
         gone = [replace(device, uuid=device.uuid or ledger.present(device).uuid) for device in verdict.broken]
-        former = [*claim.former, *as_claimed(gone, ledger.status.handover)]
+        former = [*claim.former, *handover.as_claimed(gone, ledger.status.handover)]
         claim = replace(claim, whole=list(verdict.devices), former=former)
     return claims_patch(ledger, {**verdict.claims, uid: replace(claim, rebound=token)})
 
@@ -200,7 +198,7 @@ def judge_share(ledger: NodeDevices, pod: Pod, opaque: Collection[str] = ()) -> 
     fit = [each for each in allocation.rooms(states, claim.within) if each[0].resource == resource and each[0] in sound]
     # What the pod keeps of a device counts apart, so an init container's may count twice.
     rooms = _never_had(ledger, mover, fit)
-    parts = meet(map(need_of, mover.gone), pod.strategy, [room for _, room in rooms])
+    parts = allocation.meet(map(need_of, mover.gone), pod.strategy, [room for _, room in rooms])
     if parts is None:
         return verdict._replace(obstacle=_shortage(ledger, mover, rooms))
     found = [share_of(part.need, rooms[part.place][0]) for part in parts]
@@ -331,11 +329,11 @@ def _anywhere(
     will_have = identities(map(ledger.present, verdict.devices))
     states = [state for state in device_states(ledger) if state.device.identity in will_have]
     left = {state.device: state.room_within(uid) for state in states}
-    effort, moves = Effort(_STEPS), dict[str, list[Share]]()
+    effort, moves = allocation.Effort(_STEPS), dict[str, list[Share]]()
     for mover in sorted(movers, key=lambda m: max((s.percent, s.memory_mib) for s in m.gone), reverse=True):
         rooms = _never_had(ledger, mover, left.items())
         rooms = [(device, room) for device, room in rooms if device.resource == mover.gone[0].resource]
-        parts = meet(map(need_of, mover.gone), "", [room for _, room in rooms], effort)
+        parts = allocation.meet(map(need_of, mover.gone), "", [room for _, room in rooms], effort)
         if parts is None:
             which = f"{_wanted(mover.gone)}, which fits on none of the devices that it would have"
             return f"has pod {mover.claim.pod} with {which}"
@@ -359,7 +357,7 @@ def _moved(ledger: NodeDevices, mover: _Mover, found: Iterable[Share]) -> Claim:
 
 
 def _named(ledger: NodeDevices, share: Share, device: Device) -> Share:
-    [named] = as_claimed([device], ledger.status.handover)
+    [named] = handover.as_claimed([device], ledger.status.handover)
     return replace(share, index=named.index, uuid=named.uuid)
 
 

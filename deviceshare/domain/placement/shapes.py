@@ -13,7 +13,6 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import Request
 from deviceshare.domain.placement import allocation, join_obstacles
-from deviceshare.domain.placement.allocation import NOT_COMPARED, Effort, Preference, shortage
 from deviceshare.domain.placement.device_states import DeviceState
 from deviceshare.domain.placement.ledger_budget import Crowding
 from deviceshare.domain.placement.node_indexes import DeviceCounts, NodesAlike, device_counts
@@ -66,7 +65,7 @@ class Shape(NamedTuple):
         total = dict(self.total)
         if reason := _first(self.withheld, request.resources.keys() - total.keys()):
             return reason
-        if lacks := shortage(request, dict(self.free), total):
+        if lacks := allocation.shortage(request, dict(self.free), total):
             # kube-scheduler writes the number of nodes before a reason, hence words like those of its own reasons.
             full = Reason(ReasonKind.TOO_FULL, f"node(s) too full: {request.holder} needs {lacks}")
             return _first(self.doubts, request.resources) or full
@@ -96,7 +95,7 @@ class Shape(NamedTuple):
             return leftover_reason(left)
         return join_obstacles.counted_only(request, self.counts_only)
 
-    def preference(self, request: Request, effort: allocation.Effort | None = None) -> Preference:
+    def preference(self, request: Request, effort: allocation.Effort | None = None) -> allocation.Preference:
         """By which nodes are compared for the request (allocation.scores): the less, the fuller.
 
         Of nodes where a share fits as tightly, as where it opens a device that is nobody's yet, the one with fewer
@@ -180,7 +179,7 @@ class _Found(NamedTuple):
     """By the `id` of a shape, or of None; a shape that no node has any more is in neither."""
 
     obstacles: dict[int, Reason | None]
-    preferences: dict[int, Preference]
+    preferences: dict[int, allocation.Preference]
 
 
 class _Interned:
@@ -306,7 +305,7 @@ class Situations:
         refused: dict[Reason, list[str]] = {}
         places: dict[int, list[str]] = {}  # where nodes of a shape are listed: each name costs one look-up
         shapes, found = self._known(request)
-        obstacles, effort = found.obstacles, Effort(EFFORT)
+        obstacles, effort = found.obstacles, allocation.Effort(EFFORT)
         for name in names:
             shape = shapes.get(name)
             key = id(shape)
@@ -317,7 +316,7 @@ class Situations:
                 else:
                     reason = shape.obstacle_to(request, effort) if shape else join_obstacles.NOT_SHARED
                     # What a crowded ledger takes depends on the names and namespace of the pod.
-                    if reason is not NOT_COMPARED and not (shape and shape.crowded):
+                    if reason is not allocation.NOT_COMPARED and not (shape and shape.crowded):
                         obstacles[key] = reason
                 place = places[key] = refused.setdefault(reason, []) if reason else fits
             if selected is not None and place is fits and name not in selected:
@@ -327,11 +326,11 @@ class Situations:
             refused[join_obstacles.OTHER_LABELS] = unselected
         return Filtered(fits, refused)
 
-    def preferences(self, request: Request, names: Iterable[str]) -> dict[str, Preference]:
+    def preferences(self, request: Request, names: Iterable[str]) -> dict[str, allocation.Preference]:
         """By node, `Shape.preference`; (0, 0) for unknown ones."""
-        preferences: dict[str, Preference] = {}
+        preferences: dict[str, allocation.Preference] = {}
         shapes, (_, found) = self._known(request)
-        effort = Effort(EFFORT)
+        effort = allocation.Effort(EFFORT)
         for name in names:
             shape = shapes.get(name)
             key = id(shape)
