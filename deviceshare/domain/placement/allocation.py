@@ -129,9 +129,7 @@ def choose_shares(
 ) -> tuple[Share, ...] | None:
     """The parts of these devices that the pod gets; None where they have no room for all of it."""
     parts = place(share, strategy, [room for _, room in devices])
-    if parts is None:
-        return None
-    return tuple(sorted(share_of(part.need, devices[part.place][0]) for part in parts))
+    return None if parts is None else tuple(sorted(share_of(part.need, devices[part.place][0]) for part in parts))
 
 
 def place(share: ShareRequest, strategy: str, rooms: Sequence[Room], effort: Effort | None = None) -> Places:

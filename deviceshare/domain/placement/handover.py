@@ -186,12 +186,11 @@ def _by_cdi(vendor: Vendor, hardware: Hardware, wanted: str, *, named: bool) -> 
     usable = [each for each in ([wanted] if wanted else vendor.kinds) if each in hardware.cdi_kinds]
     if usable:
         return Handover(usable[0])
-    return Handover(
-        NONE,
-        "no CDI specification on the node names all its devices by UUID as"
-        f" {wanted or listed(vendor.kinds, link='or')}: have the device plugin write one (CDI enabled, its device ID"
-        f" strategy uuid), or run {vendor.cdi_tool}",
+    why = (
+        f"no CDI specification on the node names all its devices by UUID as {wanted or listed(vendor.kinds, link='or')}"
     )
+    cure = f"have the device plugin write one (CDI enabled, its device ID strategy uuid), or run {vendor.cdi_tool}"
+    return Handover(NONE, f"{why}: {cure}")
 
 
 _LABELLED_CDI: Final = (

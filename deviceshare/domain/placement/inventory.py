@@ -125,20 +125,19 @@ def _dedicated(annotations: Mapping[str, str], hardware: Hardware, devices: Iter
         text = f"{mine} are in {contract.GROUP_DEVICES}, too; name each device in one of them"
         faults.append(AnnotationFault(contract.SHARE_DEVICES, text, (vendor,)))
 
+    def wrong(resource: str) -> list[AnnotationFault]:
+        # Nobody new gets any devices of the resource, until the annotations are corrected.
+        return [each for each in faults if any(vendor.supplies(resource) for vendor in each.barred)]
+
     def sound(found: Iterable[Device]) -> Devices:
-        return tuple(device for device in sorted(found) if not _wrong(device.resource, faults))
+        return tuple(device for device in sorted(found) if not wrong(device.resource))
 
     refused = []
     for resource, some in groupby(devices, key=attrgetter("resource")):
-        if why := _wrong(resource, faults):
+        if why := wrong(resource):
             reason = f"the node's annotation {'; '.join(map(str, why))}"
             refused.append(Withheld(resource, reason, correction(why[0].annotation), list(some)))
     return Offer(sound(devices), tuple(refused), tuple(faults), sound(shares), sound(groups))
-
-
-def _wrong(resource: str, faults: Iterable[AnnotationFault]) -> list[AnnotationFault]:
-    """For which nobody new gets any devices of the resource, until the annotations are corrected."""
-    return [each for each in faults if any(vendor.supplies(resource) for vendor in each.barred)]
 
 
 def _named(

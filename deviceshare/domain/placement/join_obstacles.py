@@ -322,14 +322,11 @@ def invalid(group: Group) -> Reason | None:
 
 def left_out(pod: Pod) -> Reason:
     """Why a pod can't join the group that it names: its namespace is excluded (pod_guard.py)."""
-    namespace = pod.metadata.namespace
-    return Reason(
-        ReasonKind.NAMESPACE_LEFT_OUT,
-        f"deviceshare leaves namespace {namespace} out, so none of its pods can"
-        f" {'have shares of devices' if '/' in pod.left_out else f'join group {pod.left_out}'}",
-        "create it in another one, or take this one out of webhooks.excludedNamespaces in the chart's values"
-        " (--excluded-namespaces)",
-    )
+    what = "have shares of devices" if "/" in pod.left_out else f"join group {pod.left_out}"
+    text = f"deviceshare leaves namespace {pod.metadata.namespace} out, so none of its pods can {what}"
+    setting = "webhooks.excludedNamespaces in the chart's values (--excluded-namespaces)"
+    cure = f"create it in another one, or take this one out of {setting}"
+    return Reason(ReasonKind.NAMESPACE_LEFT_OUT, text, cure)
 
 
 def behind_gates(pods: Iterable[Pod]) -> str:

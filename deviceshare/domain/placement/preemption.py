@@ -192,16 +192,14 @@ def _with(ledger: NodeDevices, request: Request) -> NodeDevices | None:
         return None
     claims, free = dict(ledger.claims), allocation.available(ledger, request.within)
     if request.resources and request.holder.uid not in claims:
-        devices = allocation.choose(request, free)
-        if devices is None:
+        if (devices := allocation.choose(request, free)) is None:
             return None
         claims[request.holder.uid] = claim_of(request.holder, devices)
         rooms = [(each.device, each.whole) for each in device_states(ledger) if each.device in devices]
     else:
         rooms = list(free.rooms)
     if request.share:
-        shares = allocation.choose_shares(request.share, request.strategy, rooms)
-        if shares is None:
+        if (shares := allocation.choose_shares(request.share, request.strategy, rooms)) is None:
             return None
         claims[request.taker.uid] = share_claim_of(request.taker, current(shares), request.within)
     return ledger.with_claims(claims)
