@@ -16,8 +16,8 @@ from deviceshare.domain import contract
 
 ANY: Final = "…"
 """At the end of a resource: all resources that begin so."""
-_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-"""Of a resource, behind its domain: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
+NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+"""Of a resource or a label, behind its domain: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
 
 
 class Counting(StrEnum):
@@ -123,7 +123,7 @@ class Vendor(Struct, frozen=True, eq=False, kw_only=True, dict=True):
             return not resource.endswith(ANY)
         if not self.resource.endswith(ANY) or not resource.startswith(self.resource.removesuffix(ANY)):
             return False
-        return _NAME.fullmatch(resource.partition("/")[2]) is not None
+        return NAME.fullmatch(resource.partition("/")[2]) is not None
 
     def allocates(self, resource: str) -> bool:
         """Whether a device plugin allocates the vendor's devices, or turns on or parts of them, as this resource."""

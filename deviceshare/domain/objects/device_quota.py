@@ -3,12 +3,12 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.groups import Group, LabelSelector
 from deviceshare.domain.objects.ledger import Patch
-from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.object_decoder import NamedObject
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.wording import listed
@@ -45,10 +45,9 @@ class DeviceQuotaStatus(Struct, frozen=True, gc=False, rename="camel"):
     groups: int = 0
 
 
-class DeviceQuota(Struct, frozen=True, gc=False):
+class DeviceQuota(NamedObject, frozen=True, gc=False):
     """Cluster-scoped, as groups are."""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: DeviceQuotaSpec = field(default_factory=DeviceQuotaSpec)
     status: DeviceQuotaStatus = field(default_factory=DeviceQuotaStatus)
 
@@ -60,10 +59,6 @@ class DeviceQuota(Struct, frozen=True, gc=False):
             f"spec.hard: unknown resource {quoted(resource)}; known are {listed(vendors.known_resources())}"
             for resource in unknown
         ]
-
-    @property
-    def name(self) -> str:
-        return self.metadata.name
 
     @property
     def fault(self) -> str:
@@ -163,12 +158,6 @@ def quota_patch(
         old = before.reservations.get(uid)
         if each != old:
             devices = dict.fromkeys(old.devices if old else ()) | each.devices
-            changed[uid] = {"name": each.name, "devices": devices, "groupVersion": each.group_version}
-    status = {
-        "reservations": changed,
-        "observedGeneration": now.observed_generation,
-        "used": dict.fromkeys(before.used) | now.used,
-        "summary": now.summary,
-        "groups": now.groups,
-    }
+            changed[uid] = to_builtins(each) | {"devices": devices}
+    status = to_builtins(now) | {"reservations": changed, "used": dict.fromkeys(before.used) | now.used}
     return {"metadata": {"resourceVersion": quota.metadata.resource_version}, "status": status}

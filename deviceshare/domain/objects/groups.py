@@ -1,6 +1,5 @@
 """SharedDeviceGroups."""
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -8,8 +7,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.nodes import NodeRequirement
-from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
+from deviceshare.domain.objects.nodes import DNS_SUBDOMAIN, NodeRequirement, is_label_key, is_label_value
+from deviceshare.domain.objects.object_decoder import Condition, NamedObject, ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.objects.quantities import seconds_of
@@ -19,8 +18,6 @@ from deviceshare.domain.wording import listed
 # A LabelSelector, as the specs of groups and quotas have it, and its validation.
 # https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/label-selector/
 
-_LABEL_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
 _SHOWN: Final = 5
 
@@ -31,6 +28,18 @@ class LabelRequirement(NodeRequirement, frozen=True, gc=False):
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether it holds of these labels; a NotIn holds where there is no such label. An unknown operator never."""
         return self.operator in OPERATORS and self.holds(labels)
+
+    def faults(self, path: str) -> list[str]:
+        """What the API server would refuse; `path` names the field."""
+        faults = [] if is_label_key(self.key) else [f"{path}: {quoted(self.key)} can't be a label's key"]
+        if self.operator in ("In", "NotIn") and not self.values:
+            faults.append(f"{path}: {self.operator} needs values")
+        elif self.operator in ("Exists", "DoesNotExist") and self.values:
+            faults.append(f"{path}: {self.operator} takes no values")
+        elif self.operator not in OPERATORS:
+            faults.append(f"{path}: {quoted(self.operator)} is no operator: use {listed(OPERATORS, link='or')}")
+        wrong = (each for each in self.values or () if not is_label_value(each))
+        return faults + [f"{path}: {quoted(each)} can't be a label's value" for each in wrong]
 
     def __str__(self) -> str:
         """As kubectl's `-l` has it."""
@@ -69,42 +78,12 @@ class LabelSelector(Struct, frozen=True, gc=False, rename="camel"):
             if not is_label_value(value):
                 faults.append(f"{path}.matchLabels: {quoted(value)} can't be a label's value")
         for each in self.match_expressions:
-            faults += _faults(each, f"{path}.matchExpressions")
+            faults += each.faults(f"{path}.matchExpressions")
         return faults
 
 
 EVERYTHING: Final = LabelSelector()
 
-
-def _faults(requirement: LabelRequirement, path: str) -> list[str]:
-    key, operator, values = requirement.key, requirement.operator, requirement.values or []
-    faults = [] if is_label_key(key) else [f"{path}: {quoted(key)} can't be a label's key"]
-    if operator in ("In", "NotIn") and not values:
-        faults.append(f"{path}: {operator} needs values")
-    elif operator in ("Exists", "DoesNotExist") and values:
-        faults.append(f"{path}: {operator} takes no values")
-    elif operator not in OPERATORS:
-        faults.append(f"{path}: {quoted(operator)} is no operator: use {listed(OPERATORS, link='or')}")
-    return faults + [f"{path}: {quoted(each)} can't be a label's value" for each in values if not is_label_value(each)]
-
-
-def is_label_value(value: str) -> bool:
-    """Whether a label can have this value."""
-    return not value or _LABEL_NAME.fullmatch(value) is not None
-
-
-def is_label_key(key: str) -> bool:
-    """Whether it is a qualified name, as labels' keys are.
-
-    https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
-    """
-    prefix, slash, name = key.rpartition("/")
-    if slash and not (len(prefix) <= 253 and _DNS_SUBDOMAIN.fullmatch(prefix)):
-        return False
-    return _LABEL_NAME.fullmatch(name) is not None
-
-
-# A SharedDeviceGroup, and the validation of its name and spec.
 
 # A group's life: after how long without pods it is released, and what becomes of its deletion while pods use it.
 #
@@ -141,16 +120,6 @@ def release_fault(text: str) -> str:
     if text == NEVER or seconds_of(text):
         return ""
     return f"{quoted(text)} is neither a duration of at least 1s, such as 30m or 1h30m, nor never"
-
-
-def life_faults(release_after: str, deletion_policy: str) -> list[str]:
-    """What is wrong with these fields of a group's spec, each naming the field; empty ones are unset."""
-    faults = []
-    if release_after and (fault := release_fault(release_after)):
-        faults.append(f"spec.releaseAfter: {fault}")
-    if deletion_policy and deletion_policy not in DELETION_POLICIES:
-        faults.append(f"spec.deletionPolicy: {quoted(deletion_policy)} is neither Refuse nor AfterLastPod")
-    return faults
 
 
 # A group's `spec.allowedNamespaces`: the namespaces whose pods may join, in the form that Gateway API's routes have.
@@ -280,16 +249,12 @@ class GroupMeta(ObjectMeta, frozen=True, gc=False, rename="camel"):
     managed_fields: list[FieldManager] = field(default_factory=list)
 
 
-class Group(Struct, frozen=True, gc=False, rename="camel"):
+class Group(NamedObject, frozen=True, gc=False, rename="camel"):
     """The object that users create. Its identity is its UID: a recreated group is another group."""
 
     metadata: GroupMeta = field(default_factory=GroupMeta)
     spec: GroupSpec = field(default_factory=GroupSpec)
     status: GroupStatus = field(default_factory=GroupStatus)
-
-    @property
-    def name(self) -> str:
-        return self.metadata.name
 
     @property
     def uid(self) -> str:
@@ -367,7 +332,7 @@ def name_fault(name: str) -> str:
         return "the group's name is empty"
     if len(name) > 63:
         return f"the group's name has {len(name)} characters, but pods carry it as a label, which holds 63"
-    if not _DNS_SUBDOMAIN.fullmatch(name):
+    if not DNS_SUBDOMAIN.fullmatch(name):
         return f"{name!r} can't be a group's name: use lower case letters, digits, '-' and '.'"
     return ""
 
@@ -401,7 +366,10 @@ def spec_faults(spec: GroupSpec) -> list[str]:
             faults.append(f"spec.nodeSelector: {fault}")
         if not is_label_value(value):
             faults.append(f"spec.nodeSelector[{printable(key)}]: {quoted(value)} can't be a label's value")
-    faults += life_faults(spec.release_after, spec.deletion_policy)
+    if spec.release_after and (fault := release_fault(spec.release_after)):
+        faults.append(f"spec.releaseAfter: {fault}")
+    if spec.deletion_policy and spec.deletion_policy not in DELETION_POLICIES:
+        faults.append(f"spec.deletionPolicy: {quoted(spec.deletion_policy)} is neither Refuse nor AfterLastPod")
     faults += spec.allowed_namespaces.faults() if spec.allowed_namespaces else []
     return faults + _handover_faults(spec)
 
@@ -437,10 +405,8 @@ def users(group: Group, pods: Iterable[Pod]) -> list[str]:
 # A Namespace, of which only name and labels are read.
 
 
-class NamespaceObject(Struct, frozen=True, gc=False):
+class NamespaceObject(NamedObject, frozen=True, gc=False):
     """https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/namespace-v1/"""
-
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
 
     @property
     def labels(self) -> dict[str, str] | None:

@@ -15,7 +15,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import ENFORCING, INTERCEPT, Hardware, Publication, Withheld
-from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.object_decoder import NamedObject
 from deviceshare.domain.objects.shares import GROUP, POD, Holder, Share
 
 Patch = dict[str, Any]
@@ -138,13 +138,12 @@ class LedgerStatus(Struct, frozen=True, gc=False, rename="camel"):
         return {name: line for name, line in lines.items() if line}
 
 
-class NodeDevices(Struct, frozen=True, dict=True, rename="camel"):
+class NodeDevices(NamedObject, frozen=True, gc=True, dict=True, rename="camel"):
     """`spec.claims` maps the UID of a holder to its claim. What follows from its fields is computed once."""
 
     most_faults: ClassVar[int] = 8192
     """More than claims fit: where a CRD of an older release pruned them, each is named."""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: LedgerSpec = field(default_factory=LedgerSpec)
     status: LedgerStatus = field(default_factory=LedgerStatus)
 

@@ -2,15 +2,16 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Hardware
-from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
+from deviceshare.domain.objects.object_decoder import Condition, NamedObject
 from deviceshare.domain.objects.quantities import Quantity
+from deviceshare.domain.vendors import NAME
 
 # Taints of nodes and tolerations of pods.
 #
@@ -71,16 +72,31 @@ def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> T
 # Such a node is seen as if it had our own label, so that nothing else needs to know of theirs. Our own label wins: by
 # another value of it an owner keeps a node out.
 
-T = TypeVar("T", bound=Struct)
+T = TypeVar("T", bound=NamedObject)
 
-_WORD: Final = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-_LABEL: Final = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_WORD}=({_WORD})?")
-"""https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
+DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+
+
+def is_label_value(value: str) -> bool:
+    """Whether a label can have this value."""
+    return not value or NAME.fullmatch(value) is not None
+
+
+def is_label_key(key: str) -> bool:
+    """Whether it is a qualified name, as labels' keys are.
+
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+    """
+    prefix, slash, name = key.rpartition("/")
+    if slash and not (len(prefix) <= 253 and DNS_SUBDOMAIN.fullmatch(prefix)):
+        return False
+    return NAME.fullmatch(name) is not None
 
 
 def is_label(text: str) -> bool:
     """Whether this is a label with its value."""
-    return _LABEL.fullmatch(text) is not None and not text.startswith(f"{contract.MODE_LABEL}=")
+    key, equals, value = text.partition("=")
+    return bool(equals) and is_label_key(key) and is_label_value(value) and key != contract.MODE_LABEL
 
 
 class SharingLabels:
@@ -100,16 +116,16 @@ class SharingLabels:
 
     def __call__(self, node: T) -> T:
         """`node` is of any type that has a node's metadata."""
-        meta: ObjectMeta = node.metadata  # type: ignore[attr-defined]
+        meta = node.metadata
         if contract.MODE_LABEL in meta.labels or self.pairs.isdisjoint(meta.labels.items()):
             return node
-        change: Any = {"metadata": replace(meta, labels={**meta.labels, contract.MODE_LABEL: contract.MODE_SHARED})}
-        return replace(node, **change)
+        labels = {**meta.labels, contract.MODE_LABEL: contract.MODE_SHARED}
+        return replace(node, metadata=replace(meta, labels=labels))
 
 
-def may_be_shared(node: Any) -> bool:
+def may_be_shared(node: NamedObject) -> bool:
     """Whether a node as it is seen takes part, or can't be read well enough to tell."""
-    meta: ObjectMeta = node.metadata
+    meta = node.metadata
     return meta.labels.get(contract.MODE_LABEL) == contract.MODE_SHARED or meta.hides("metadata.labels")
 
 
@@ -141,10 +157,9 @@ class NodeStatus(Struct, frozen=True, gc=False, rename="camel"):
     addresses: list[NodeAddress] = field(default_factory=list)
 
 
-class Node(Struct, frozen=True, gc=False, rename="camel"):
+class Node(NamedObject, frozen=True, gc=False, rename="camel"):
     """https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/"""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: NodeSpec = field(default_factory=NodeSpec)
     status: NodeStatus = field(default_factory=NodeStatus)
 

@@ -10,7 +10,7 @@ from msgspec.structs import fields, replace
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.devices import Device, Devices, parse_selected, with_uuids
-from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
+from deviceshare.domain.objects.object_decoder import Condition, NamedObject, ObjectMeta
 from deviceshare.domain.objects.pod_spec import TERMINAL, Container, PodSpec, PodStatus
 from deviceshare.domain.objects.share_wishes import REQUIRED
 from deviceshare.domain.objects.shares import GROUP, POD, Holder, Share, ShareRequest
@@ -42,10 +42,9 @@ SHARE_KEY: Final = "/"
 """The beginning of a `Pod.queue_key` that is no group's name."""
 
 
-class Pod(Struct, frozen=True, gc=False, rename="camel"):
+class Pod(NamedObject, frozen=True, gc=False, rename="camel"):
     """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/"""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: PodSpec = field(default_factory=PodSpec)
     status: PodStatus = field(default_factory=PodStatus)
     left_out: str = ""

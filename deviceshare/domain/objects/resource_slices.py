@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.nodes import NodeTerms, Taint
-from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.object_decoder import NamedObject
 from deviceshare.domain.objects.quantities import Quantity
 
 # ResourceClaim: which devices DRA has allocated; only the fields that are read, equal in v1beta1, v1beta2 and v1.
@@ -58,8 +58,7 @@ class ResourceClaimStatus(Struct, frozen=True, gc=False, rename="camel"):
     reserved_for: list[ClaimConsumer] = field(default_factory=list)
 
 
-class ResourceClaim(Struct, frozen=True, gc=False):
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+class ResourceClaim(NamedObject, frozen=True, gc=False):
     status: ResourceClaimStatus = ResourceClaimStatus()
 
     @property
@@ -169,8 +168,7 @@ class ResourceSliceSpec(Struct, frozen=True, gc=False, rename="camel"):
     devices: list[SliceDevice] = field(default_factory=list)
 
 
-class ResourceSlice(Struct, frozen=True, gc=False):
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+class ResourceSlice(NamedObject, frozen=True, gc=False):
     spec: ResourceSliceSpec = ResourceSliceSpec()
 
     @property

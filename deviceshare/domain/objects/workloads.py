@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.nodes import Affinity, NodeAffinity, NodeRequirement, NodeTerm, NodeTerms, Toleration
-from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.object_decoder import NamedObject
 from deviceshare.domain.objects.pod_spec import Container, EnvSource, EnvVar, FieldRef, PodSpec
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import ShareRequest
@@ -110,10 +110,9 @@ def _name(path: tuple[str, ...], beside: Mapping[str, Any]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", (named or last).lower()).strip("-")
 
 
-class Template(Struct, frozen=True, gc=False, rename="camel"):
+class Template(NamedObject, frozen=True, gc=False, rename="camel"):
     """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/"""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: PodSpec = field(default_factory=PodSpec)
 
 
@@ -126,8 +125,7 @@ class WorkloadSpec(Struct, frozen=True, gc=False, rename="camel"):
     completions: int | None = None
 
 
-class Workload(Struct, frozen=True, gc=False, rename="camel"):
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+class Workload(NamedObject, frozen=True, gc=False, rename="camel"):
     spec: WorkloadSpec = field(default_factory=WorkloadSpec)
 
 
@@ -135,10 +133,9 @@ class CronJobSpec(Struct, frozen=True, gc=False, rename="camel"):
     job_template: Workload = field(default_factory=Workload)
 
 
-class CronJob(Struct, frozen=True, gc=False, rename="camel"):
+class CronJob(NamedObject, frozen=True, gc=False, rename="camel"):
     """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/cron-job-v1/"""
 
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: CronJobSpec = field(default_factory=CronJobSpec)
 
     @property
