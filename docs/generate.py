@@ -31,7 +31,7 @@ from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.shares import DIALECTS, WHOLE, Dialect, in_gib
-from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, TurnHolder, TurnQueue, Usage
+from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, TurnProgram, TurnQueue, Usage
 from deviceshare.domain.placement.device_states import Health, Use
 from deviceshare.metrics import Metrics, ServerMetrics
 from deviceshare.run.cluster_metrics import GroupMetrics, QuotaMetrics
@@ -126,7 +126,7 @@ def _agents_metrics() -> AgentMetrics:
     hardware, usage = Hardware(devices=[Part("resource", 0)]), Usage("node", devices=[used])
     of_an_agent.watch(lambda: of_devices(hardware, usage, 1, {}))
     of_an_agent.watch(lambda: of_limits(LimitsOutcome("agent")))
-    of_an_agent.watch(lambda: of_turns([TurnQueue("group", TurnHolder("pod", 1))]))
+    of_an_agent.watch(lambda: of_turns([TurnQueue("group", TurnProgram("pod", 1))]))
     return of_an_agent
 
 

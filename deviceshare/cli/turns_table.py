@@ -12,7 +12,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers.picture import NodeView
 from deviceshare.domain.answers.pod_view import TurnPlayer, TurnView
 from deviceshare.domain.objects.hardware import RENEWED_SECONDS
-from deviceshare.domain.objects.usage import TurnHolder, TurnQueue, TurnWaiter
+from deviceshare.domain.objects.usage import TurnProgram, TurnQueue
 from deviceshare.domain.wording import counted
 from deviceshare.timestamps import seconds_since
 
@@ -28,17 +28,17 @@ def turns_table(queues: Iterable[tuple[str, TurnQueue]], shown: int | None) -> l
 
     def rows(each: tuple[str, TurnQueue]) -> Iterator[Row]:
         node, queue = each
-        return _rows(queue.group, node, queue, _player_now, len(queue.waiting))
+
+        def player(each: TurnProgram) -> Row:
+            unit, size = in_unit(each.seconds)
+            state: Cell = _WAITS
+            if each is queue.holder:
+                state = _has_it(f"{each.lost:.0f} s" if each.lost else "", asked=each.asked)
+            return each.pod, state, f"{each.seconds / size:.0f}{unit}", str(each.priority)
+
+        return _rows(queue.group, node, queue, player, len(queue.waiting))
 
     return folded(queues, tabled(_COLUMNS, rows), shown, "group", urgency=lambda each: -len(each[1].waiting))
-
-
-def _player_now(player: TurnWaiter) -> Row:
-    unit, size = in_unit(player.seconds)
-    state: Cell = _WAITS
-    if isinstance(player, TurnHolder):
-        state = _has_it(f"{player.lost:.0f} s" if player.lost else "", asked=player.asked)
-    return player.pod, state, f"{player.seconds / size:.0f}{unit}", str(player.priority)
 
 
 def reported_turns_table(nodes: Iterable[NodeView], shown: int | None, now: datetime) -> list[Part]:

@@ -23,8 +23,9 @@ import yaml
 
 from deviceshare import assets
 from deviceshare.domain.admission.dialects import OPT_IN
+from deviceshare.domain.objects.devices import as_json
 from deviceshare.domain.objects.ledger import Claim
-from deviceshare.domain.objects.shares import SYSTEMS, as_stored
+from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare_sandbox import ENV, Options, Sandbox, running
 
 Json = dict[str, Any]
@@ -73,7 +74,7 @@ def claims(cluster: Sandbox) -> list[Json]:
         {**share, "node": ledger["metadata"]["name"], "pod": claim["pod"]}
         for ledger in ledgers
         for claim in ledger["spec"].get("claims", {}).values()
-        for share in as_stored(msgspec.convert(claim, Claim).shares)
+        for share in as_json(msgspec.convert(claim, Claim).shares)
     ]
 
 

@@ -6,8 +6,8 @@ from typing import Final, TypeVar
 
 from msgspec import to_builtins
 
-from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices, Patch, Summary, as_json, patched
+from deviceshare.domain.objects.devices import Device, as_json
+from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices, Patch, Summary, patched
 from deviceshare.domain.objects.shares import WHOLE, in_gib
 from deviceshare.domain.placement import device_states
 from deviceshare.domain.placement.device_states import DeviceState, Health, Use, by_resource, doubted, numbers
@@ -32,7 +32,7 @@ def devices_patch(ledger: NodeDevices, devices: Iterable[Device], decided: Ledge
             "forShares": as_json(decided.for_shares),
             "forGroups": as_json(decided.for_groups),
             # Most nodes have none, and before its CRD is upgraded a cluster stores none.
-            **({"published": decided.published.as_json()} if decided.published != before.published else {}),
+            **({"published": to_builtins(decided.published)} if decided.published != before.published else {}),
             **dict.fromkeys(before.former_summary),
         },
     }

@@ -9,7 +9,7 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain.device_health.violations import limit_of_container
-from deviceshare.domain.objects.hardware import ReportedHolder, ReportedQueue, ReportedTurns, ReportedWaiter
+from deviceshare.domain.objects.hardware import ReportedProgram, ReportedQueue, ReportedTurns
 from deviceshare.domain.objects.ledger import ENFORCED, INTERCEPTED, NodeDevices
 from deviceshare.domain.objects.shares import WHOLE, Holder
 from deviceshare.domain.objects.usage import MINUTES, UNKNOWN, DeviceHour, DeviceProcess, DeviceUsage, NodeUse, Usage
@@ -73,7 +73,7 @@ def _view(queue: ReportedQueue, reported: str, pods: Container[str]) -> TurnView
     return TurnView(queue.group, queue.resource, queue.index, reported, holder, waiting, number)
 
 
-def _player(each: ReportedHolder | ReportedWaiter, pods: Container[str]) -> TurnPlayer:
+def _player(each: ReportedProgram, pods: Container[str]) -> TurnPlayer:
     return TurnPlayer(each.pod, each.since, each.priority, gone=each.pod not in pods)
 
 

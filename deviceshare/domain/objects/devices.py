@@ -1,8 +1,9 @@
 """Devices, and their formats in a claim, in a group's status and in a container's environment."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from deviceshare.domain import vendors
 from deviceshare.domain.wording import listed
@@ -36,6 +37,12 @@ class Device(Struct, frozen=True, gc=False, order=True, omit_defaults=True):
 
 Devices = tuple[Device, ...]
 """A set of devices of one node, sorted by resource and index."""
+
+
+def as_json(parts: Iterable[Any]) -> list[dict[str, Any]]:
+    """Devices, or shares of them, as the API server stores them."""
+    stored: list[dict[str, Any]] = to_builtins(sorted(parts))
+    return stored
 
 
 def devices_of(counts: Mapping[str, int]) -> Devices:

@@ -4,9 +4,9 @@ Where no agent runs it is empty: devices are then known by number only, always h
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain.objects.devices import Device, Identity
@@ -24,23 +24,18 @@ RENEWED_SECONDS: Final = 600.0
 """A report with turns is written again after this, unchanged: an older one says that its agent stopped reporting."""
 
 
-class ReportedWaiter(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A waiting program."""
+class ReportedProgram(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """A program that waits for a turn, or that has it or may still have it."""
 
     pod: str
     """`namespace/name`"""
     since: str = ""
     """When it began to wait or, of a holder, when the turn was given."""
     priority: int = 0
-
-
-class ReportedHolder(ReportedWaiter, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """The program that has the turn, or may still have it."""
-
     asked: bool = False
-    """Whether its slice is over and it was asked to end."""
+    """Of a holder: whether its slice is over and it was asked to end."""
     lost_since: str = ""
-    """When its connection was last heard of, where that is lost."""
+    """Likewise: when its connection was last heard of, where that is lost."""
 
 
 class ReportedQueue(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -55,8 +50,8 @@ class ReportedQueue(Struct, frozen=True, gc=False, rename="camel", omit_defaults
     resource: str = ""
     """With the index: the device, where it isn't a group's."""
     index: int | None = None
-    holder: ReportedHolder | None = None
-    waiting: list[ReportedWaiter] = field(default_factory=list)
+    holder: ReportedProgram | None = None
+    waiting: list[ReportedProgram] = field(default_factory=list)
     """The next one first."""
     waiting_count: int = 0
     """Of all that wait, those left out of the list among them."""
@@ -279,8 +274,6 @@ class Withheld(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True
 #
 # Written by the leader. Where no agent reports devices, these are the node's (NodeDevices.hardware).
 
-SHOWN_CLAIMS: Final = 3
-
 
 class ResourceHold(Numbered, frozen=True, gc=False, order=True, rename="camel", omit_defaults=True):
     """A device that ResourceClaims hold, whole or in part."""
@@ -290,7 +283,10 @@ class ResourceHold(Numbered, frozen=True, gc=False, order=True, rename="camel", 
 
 
 class Publication(Struct, frozen=True, gc=False, rename="camel"):
-    """`devices`: the whole devices of complete pools, and those that are split; no health, which nobody watches."""
+    """`devices`: the whole devices of complete pools, and those that are split; no health, which nobody watches.
+
+    It is stored with every field, so that a merge patch leaves nothing of an earlier one.
+    """
 
     driver: str = ""
     """The version of the devices' driver."""
@@ -316,15 +312,10 @@ class Publication(Struct, frozen=True, gc=False, rename="camel"):
             reported, driver=self.driver, devices=self.devices, links=[], trespasses=[], overuses=[], published=True
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """With every field, so that a merge patch leaves nothing of an earlier one."""
-        stored: dict[str, Any] = to_builtins(self)
-        return stored
-
 
 NOTHING_PUBLISHED: Final = Publication()
 
 
 def holders_of(claims: Iterable[str]) -> str:
     """The claims that hold one device, in a few words."""
-    return listed(sorted(set(claims)), most=SHOWN_CLAIMS)
+    return listed(sorted(set(claims)), most=3)

@@ -13,7 +13,7 @@ from msgspec.structs import fields, force_setattr, replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects import shares
-from deviceshare.domain.objects.devices import Device, Devices
+from deviceshare.domain.objects.devices import Device, Devices, as_json
 from deviceshare.domain.objects.hardware import ENFORCING, INTERCEPT, Hardware, Publication, Withheld
 from deviceshare.domain.objects.object_decoder import NamedObject
 from deviceshare.domain.objects.shares import GROUP, POD, Holder, Share
@@ -370,10 +370,4 @@ def _parts_json(claim: Claim) -> dict[str, Any]:
     once = shares.stored_once(claim.shares)
     if len(once) > LISTED:
         return {"shares": None, "parts": shares.packed(once)}
-    return {"shares": shares.as_stored(once), "parts": None}
-
-
-def as_json(devices: Iterable[Device]) -> list[dict[str, Any]]:
-    """Devices as the API server stores them."""
-    stored: list[dict[str, Any]] = to_builtins(sorted(devices))
-    return stored
+    return {"shares": as_json(once), "parts": None}

@@ -1,7 +1,7 @@
 """A node: whether it is shared, ready, and rebooted since its agent's last report."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from msgspec import Struct, field
@@ -211,6 +211,11 @@ class NodeRequirement(Struct, frozen=True, gc=False):
     operator: str = ""
     values: list[str] | None = None
 
+    @property
+    def node_names(self) -> Sequence[str]:
+        """The nodes of which it requires one, as a requirement on fields; empty for others."""
+        return (self.values or ()) if (self.key, self.operator) == ("metadata.name", "In") else ()
+
     def holds(self, have: Mapping[str, str]) -> bool:
         value, wanted = have.get(self.key), self.values or ()
         match self.operator:
@@ -314,20 +319,16 @@ class Affinity(Struct, frozen=True, gc=False, rename="camel"):
     @property
     def only_node(self) -> str:
         """The node that every term names, as in pods of DaemonSets; "" where another may do."""
-        fields = [term.match_fields or () for term in self.terms or ()]
-        names = {tuple(each.values or ()) for one in fields for each in one if _names_node(each)}
-        every = fields and all(any(map(_names_node, one)) for one in fields)
-        return next(iter(names))[0] if every and len(names) == 1 else ""
+        names = [[each.node_names for each in term.match_fields or ()] for term in self.terms or ()]
+        single = [{each[0] for each in term if len(each) == 1} for term in names]
+        only = set[str]().union(*single)
+        return only.pop() if all(single) and len(only) == 1 else ""
 
     @property
     def frozen_in(self) -> bool:
         """Whether an earlier deviceshare wrote it: that required shared nodes in each term (decision 10)."""
         ours = NodeRequirement(contract.MODE_LABEL, "In", [contract.MODE_SHARED])
         return any(ours in (term.match_expressions or ()) for term in self.terms or ())
-
-
-def _names_node(field: NodeRequirement) -> bool:
-    return field.key == "metadata.name" and field.operator == "In" and len(field.values or ()) == 1
 
 
 def admits(selector: Mapping[str, str] | None, affinity: Affinity | None, node: Node) -> bool:

@@ -74,13 +74,7 @@ def exclusive(pod: Pod) -> Amounts:
 def without_surplus(pod: Pod) -> Pod:
     """A pod that wants nothing of deviceshare, with what is read of such pods: in large clusters they are many."""
     meta, spec = pod.metadata, pod.spec
-    slim = ObjectMeta(
-        name=meta.name,
-        namespace=meta.namespace,
-        uid=meta.uid,
-        resource_version=meta.resource_version,
-        unreadable=meta.unreadable,
-    )
+    slim = ObjectMeta(meta.name, meta.namespace, meta.uid, meta.resource_version, unreadable=meta.unreadable)
     return replace(
         pod,
         metadata=slim,

@@ -1,7 +1,7 @@
 """A pod: which group it names or which share it asks for, which devices it has, and whether it may still use them."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -10,11 +10,14 @@ from msgspec.structs import fields, replace
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.devices import Device, Devices, parse_selected, with_uuids
+from deviceshare.domain.objects.nodes import Affinity
 from deviceshare.domain.objects.object_decoder import Condition, NamedObject, ObjectMeta
-from deviceshare.domain.objects.pod_spec import TERMINAL, Container, PodSpec, PodStatus
+from deviceshare.domain.objects.pod_spec import TERMINAL, Container, PodSpec, PodStatus, Requirements
 from deviceshare.domain.objects.share_wishes import REQUIRED
 from deviceshare.domain.objects.shares import GROUP, POD, Holder, Share, ShareRequest
 from deviceshare.domain.vendors import Vendor
+
+T = TypeVar("T", bound=Struct)
 
 # Whose a pod is by its metadata, as the Binding wrote it: whose devices it has, and for which pod they were.
 
@@ -55,27 +58,25 @@ class Pod(NamedObject, frozen=True, gc=False, rename="camel"):
 
         What has more entries than any pod needs counts as unreadable.
         """
-        meta, spec, status = self.metadata, self.spec, self.status
-        excess = {path: f"more than {_MANY} entries" for path, count in _COUNTED.items() if count(self) > _MANY}
-        held = replace(
+        excess: dict[str, str] = {}
+        meta = _bounded(self.metadata, "metadata", excess)
+        spec, status = _bounded(self.spec, "spec", excess), _bounded(self.status, "status", excess)
+        meta = replace(
             meta,
             labels={key: text for key, text in meta.labels.items() if key.startswith(contract.PREFIX)},
             annotations={
                 key: text for key, text in meta.annotations.items() if key.startswith(_OURS) or key in _OTHERS_READ
             },
+            unreadable=excess | (meta.unreadable or {}) or None,
         )
-        if excess:
-            held = replace(held, unreadable=excess | (meta.unreadable or {}))
-            held = replace(held, **_emptied(excess, "metadata"))
-            spec, status = replace(spec, **_emptied(excess, "spec")), replace(status, **_emptied(excess, "status"))
         if spec.affinity and spec.affinity.avoids:
-            spec = replace(spec, affinity=spec.affinity.trimmed(meta.labels))
+            spec = replace(spec, affinity=spec.affinity.trimmed(self.metadata.labels))
         containers, inits = ([*map(_shared, each)] for each in (spec.containers, spec.init_containers))
         spec = replace(spec, containers=containers, init_containers=inits)
         if any(len(each.message) > _LONGEST_MESSAGE for each in status.conditions):
             conditions = [replace(each, message=each.message[:_LONGEST_MESSAGE]) for each in status.conditions]
             status = replace(status, conditions=conditions)
-        return replace(self, metadata=held, spec=spec, status=status)
+        return replace(self, metadata=meta, spec=spec, status=status)
 
     @property
     def group(self) -> str:
@@ -400,37 +401,41 @@ _LONGEST_CONTAINER: Final = 4096
 """In bytes of JSON. One of ours has some hundreds."""
 
 
-def _emptied(paths: Iterable[str], parent: str) -> dict[str, Any]:
-    """These fields' defaults, as far as they are the parent's."""
-    mine = {path.removeprefix(f"{parent}.") for path in paths if path.startswith(f"{parent}.")}
-    defaults: Struct = {"metadata": ObjectMeta(), "spec": PodSpec(), "status": PodStatus()}[parent]
-    return {each.name: getattr(defaults, each.name) for each in fields(defaults) if each.encode_name in mine}
+def _bounded(part: T, path: str, excess: dict[str, str]) -> T:
+    """The part without what has more entries than any pod needs, which is added to `excess` by its path."""
+    left_out: dict[str, Any] = {}
+    for name in _COUNTED[path]:
+        value = getattr(part, name)
+        if value and _size(value) > _MANY:
+            left_out[name] = getattr(type(part)(), name)
+    if not left_out:
+        return part
+    excess |= {f"{path}.{f.encode_name}": f"more than {_MANY} entries" for f in fields(part) if f.name in left_out}
+    return replace(part, **left_out)
 
 
-def _size(containers: Iterable[Container]) -> int:
-    """Of containers, and an eighth as many of what they ask for."""
-    every = tuple(containers)
-    asked = sum(len(each.resources.limits) + len(each.resources.requests) + len(each.ports) for each in every)
-    return max(len(every), asked // 8)
+def _size(value: Any) -> int:
+    """Of a list or a map; of containers, or an eighth as many of what they ask for."""
+    match value:
+        case Affinity():
+            return value.size // 4
+        case Requirements():
+            return len(value.limits) + len(value.requests)
+        case [Container(), *_]:
+            asked = sum(len(each.resources.limits) + len(each.resources.requests) + len(each.ports) for each in value)
+            return max(len(value), asked // 8)
+    return len(value)
 
 
 _MANY: Final = 500
 """Entries of a list or map. A pod of ours has at most as many containers (web/admission.py)."""
-_COUNTED: Final[Mapping[str, Callable[[Pod], int]]] = {
-    "metadata.finalizers": lambda pod: len(pod.metadata.finalizers),
-    "metadata.ownerReferences": lambda pod: len(pod.metadata.owner_references),
-    "spec.nodeSelector": lambda pod: len(pod.spec.node_selector or ()),
-    "spec.tolerations": lambda pod: len(pod.spec.tolerations),
-    "spec.affinity": lambda pod: pod.spec.affinity.size // 4 if pod.spec.affinity else 0,
-    "spec.schedulingGates": lambda pod: len(pod.spec.scheduling_gates),
-    "spec.containers": lambda pod: _size(pod.spec.containers),
-    "spec.initContainers": lambda pod: _size(pod.spec.init_containers),
-    "spec.resources": lambda pod: len(pod.spec.resources.limits) + len(pod.spec.resources.requests),
-    "spec.overhead": lambda pod: len(pod.spec.overhead),
-    "status.conditions": lambda pod: len(pod.status.conditions),
-    "status.containerStatuses": lambda pod: len(pod.status.container_statuses or ()),
-    "status.initContainerStatuses": lambda pod: len(pod.status.init_container_statuses or ()),
-    "status.ephemeralContainerStatuses": lambda pod: len(pod.status.ephemeral_container_statuses or ()),
+_COUNTED: Final[Mapping[str, tuple[str, ...]]] = {
+    "metadata": ("finalizers", "owner_references"),
+    "spec": (
+        *("node_selector", "affinity", "scheduling_gates", "containers", "init_containers", "resources"),
+        *("tolerations", "overhead"),
+    ),
+    "status": ("conditions", "container_statuses", "init_container_statuses", "ephemeral_container_statuses"),
 }
 _VARIABLES: Final = frozenset(vendor.env for vendor in vendors.VENDORS)
 _OURS: Final = (

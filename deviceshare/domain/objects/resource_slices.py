@@ -78,13 +78,7 @@ class ResourceClaim(NamedObject, frozen=True, gc=False):
         """The nodes that the allocation names; empty where it names none."""
         allocation = self.status.allocation
         terms = allocation.node_selector.node_selector_terms if allocation and allocation.node_selector else ()
-        fields = (each for term in terms or () for each in term.match_fields or ())
-        return {
-            name
-            for each in fields
-            if (each.key, each.operator) == ("metadata.name", "In")
-            for name in each.values or ()
-        }
+        return {name for term in terms or () for each in term.match_fields or () for name in each.node_names}
 
 
 def worth_holding(claim: ResourceClaim) -> bool:

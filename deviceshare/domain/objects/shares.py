@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
@@ -399,23 +399,16 @@ def packed(shares: Iterable[Share]) -> list[str]:
 
 def unpacked(lines: Iterable[str]) -> list[Share]:
     """The inverse of `packed`; raises ValueError."""
-    return sorted(share for line in lines for share in _of_line(line))
-
-
-def _of_line(line: str) -> Iterable[Share]:
-    container, size, resource, devices, *words = line.split(" ")
-    mib, percent = size.removesuffix("Mi"), size.removesuffix("%")
-    amounts = (0, int(percent)) if percent != size else (int(mib), 0)
-    role = next((word for word in words if word in (*INITS, SIDECAR)), MAIN)
-    for device in devices.split(","):
-        index, _, uuid = device.partition("=")
-        yield Share(container, resource, int(index), uuid, *amounts, role, _FORMER in words)
-
-
-def as_stored(shares: Iterable[Share]) -> list[dict[str, Any]]:
-    """Shares as the API server stores them."""
-    stored: list[dict[str, Any]] = to_builtins(sorted(shares))
-    return stored
+    found = []
+    for line in lines:
+        container, size, resource, devices, *words = line.split(" ")
+        mib, percent = size.removesuffix("Mi"), size.removesuffix("%")
+        amounts = (0, int(percent)) if percent != size else (int(mib), 0)
+        role = next((word for word in words if word in (*INITS, SIDECAR)), MAIN)
+        for device in devices.split(","):
+            index, _, uuid = device.partition("=")
+            found.append(Share(container, resource, int(index), uuid, *amounts, role, _FORMER in words))
+    return sorted(found)
 
 
 def in_gib(mib: int) -> str:

@@ -42,31 +42,26 @@ class NodeUse(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True)
 # The turns of a node, part of an agent's answer to `/usage`: the holder and the queue of each group.
 
 
-class TurnWaiter(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A waiting program."""
+class TurnProgram(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """A program that has the turn or waits for it."""
 
     pod: str
     """`namespace/name`"""
     seconds: float
     """Since it began to wait or, of a holder, since the turn was given."""
     priority: int = 0
-
-
-class TurnHolder(TurnWaiter, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """The program that has the turn."""
-
     asked: bool = False
-    """Whether its slice is over and it was asked to end."""
+    """Of a holder: whether its slice is over and it was asked to end."""
     lost: float = 0.0
-    """Seconds since its connection was last heard of, where that is lost."""
+    """Likewise: seconds since its connection was last heard of, where that is lost."""
 
 
 class TurnQueue(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Of one group. Without a holder, no turn is given at present: holders of an earlier agent may still run."""
 
     group: str
-    holder: TurnHolder | None = None
-    waiting: list[TurnWaiter] = field(default_factory=list)
+    holder: TurnProgram | None = None
+    waiting: list[TurnProgram] = field(default_factory=list)
     """The next one first."""
 
 

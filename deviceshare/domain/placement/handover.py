@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import shares
-from deviceshare.domain.objects.devices import Device, Devices, selected, visible
+from deviceshare.domain.objects.devices import Device, Devices, as_json, selected, visible
 from deviceshare.domain.objects.hardware import BY_AGENT, HOOK, INTERCEPT, Hardware, Publication, Withheld
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
@@ -216,7 +216,7 @@ _RESERVE_LIMITED_MIB: Final = 832
 def share_annotations(pod: Pod, ledger: NodeDevices, parts: Sequence[Share]) -> dict[str, str]:
     """What a Binding writes for a claim's shares of the pod's containers; former ones are on record only."""
     parts = shares.in_full(parts, pod.share)
-    written = {contract.SHARES: msgspec.json.encode(shares.as_stored(parts)).decode()}
+    written = {contract.SHARES: msgspec.json.encode(as_json(parts)).decode()}
     parts = current(parts)
     for container in sorted({share.container for share in parts}):
         mine = [share for share in parts if share.container == container]

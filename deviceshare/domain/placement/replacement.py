@@ -8,9 +8,9 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.devices import Device, Devices, identities, selected
+from deviceshare.domain.objects.devices import Device, Devices, as_json, identities, selected
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json, claim_bytes, claims_patch
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, claim_bytes, claims_patch
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Share, current, need_of, share_of, stored_once
 from deviceshare.domain.placement import allocation, handover, ledger_budget

@@ -1,18 +1,9 @@
 """The queue of programs that take turns with each other, of whom one at most has the turn.
 
-A turn is held by an open connection. Where the connection breaks, neither side knows what became of the other, so both
-count, each by its own clock, of which only the rate is relied on:
-
-- Each heartbeat says how long ago, by the agent's clock, the connection was accepted. The client asked before that, by
-  its own clock; so what it adds up is never later than the moment at which the agent sent the heartbeat, however long
-  that was under way or lay in a buffer. From there it has a lease. Without another heartbeat it ends CMD when the lease
-  is over: SIGTERM, and SIGKILL `KILL` later.
-- The agent gives a lost turn to nobody until `grace` has passed since its last heartbeat, by when CMD has ended.
-
-That is all there is where an agent doesn't see the processes of the pod: in a sandbox with a kernel of its own (Kata,
-gVisor), or without hostPID. Where it sees them, its node's kernel decides: a lost turn ends when the last process of it
-has ended, neither earlier nor later. Clients that were stopped (SIGSTOP) or whose shells were all killed are covered by
-that alone. The lease is long there, so that a program survives that its agent is upgraded.
+A turn is held by an open connection. Where that breaks, the node's kernel decides as far as the agent sees the
+processes of the pod, else a lease (decision 13; docs/turns.md, What is certain). Client and agent each count it by a
+clock of their own, of which only the rate is relied on: the client from the moment at which the agent sent its last
+heartbeat, or earlier; the agent gives a lost turn to nobody until `grace` has passed since then, by when CMD has ended.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +16,7 @@ from deviceshare.domain.objects import hardware
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import ReportedTurns
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.usage import TurnHolder, TurnQueue, TurnWaiter
+from deviceshare.domain.objects.usage import TurnProgram, TurnQueue
 
 HEARTBEAT: Final = 0.5
 """Seconds between two heartbeats of an agent."""
@@ -279,14 +270,15 @@ Stamp = Callable[[float], str]
 
 def usage_of(queue: ProgramQueue, now: float) -> TurnQueue:
     """The holder and the waiting programs, the next one first."""
+
+    def seen(each: HeldTurn | WaitingProgram) -> TurnProgram:
+        return TurnProgram(each.program.pod, round(now - each.since, 1), each.program.priority)
+
     holder = None
     if turn := queue.turn:
         silence = round(now - turn.heartbeat, 1) if turn.connection is None else 0.0
-        program, seconds = turn.program, round(now - turn.since, 1)
-        holder = TurnHolder(program.pod, seconds, priority=program.priority, asked=turn.asked, lost=silence)
-    waiting = [(each.program, round(now - each.since, 1)) for each in queue.waiting]
-    waiters = [TurnWaiter(program.pod, seconds, priority=program.priority) for program, seconds in waiting]
-    return TurnQueue(queue.name.name, holder, waiters)
+        holder = replace(seen(turn), asked=turn.asked, lost=silence)
+    return TurnQueue(queue.name.name, holder, [seen(each) for each in queue.waiting])
 
 
 def reported_turns(queues: Iterable[ProgramQueue], stamp: Stamp, time: str) -> ReportedTurns | None:
@@ -314,19 +306,20 @@ def renewed(before: ReportedTurns | None, now: ReportedTurns | None, age: float 
 
 
 def _reported(queue: ProgramQueue, stamp: Stamp) -> hardware.ReportedQueue:
+    def seen(each: HeldTurn | WaitingProgram) -> hardware.ReportedProgram:
+        return hardware.ReportedProgram(each.program.pod, stamp(each.since), each.program.priority)
+
     holder, name, waiting = None, queue.name, queue.waiting
     if turn := queue.turn:
         lost = "" if turn.connection is not None else stamp(turn.heartbeat)
-        program, since = turn.program, stamp(turn.since)
-        holder = hardware.ReportedHolder(program.pod, since, program.priority, asked=turn.asked, lost_since=lost)
-    shown = waiting[: hardware.MAX_WAITING]
+        holder = replace(seen(turn), asked=turn.asked, lost_since=lost)
     return hardware.ReportedQueue(
         group="" if name.of_strangers else name.name,
         uid=name.group_uid,
         resource=name.device.resource if name.device else "",
         index=name.device.index if name.device else None,
         holder=holder,
-        waiting=[hardware.ReportedWaiter(each.program.pod, stamp(each.since), each.program.priority) for each in shown],
+        waiting=[seen(each) for each in waiting[: hardware.MAX_WAITING]],
         waiting_count=len(waiting),
     )
 

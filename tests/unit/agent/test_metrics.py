@@ -5,15 +5,7 @@ from prometheus_client import generate_latest
 from deviceshare.agent.metrics import AgentMetrics, of_devices, of_turns
 from deviceshare.domain.device_health.examination import Xid
 from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
-from deviceshare.domain.objects.usage import (
-    DeviceProcess,
-    DeviceUsage,
-    ShareMemory,
-    TurnHolder,
-    TurnQueue,
-    TurnWaiter,
-    Usage,
-)
+from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, TurnProgram, TurnQueue, Usage
 
 GPU = "nvidia.com/gpu"
 HARDWARE = Hardware(
@@ -129,8 +121,8 @@ def test_an_agent_does_not_speak_of_what_only_a_replica_knows() -> None:
 def test_turns_are_told_by_group() -> None:
     """Who has one, for how long; how many wait and how long the one that waits longest. Pods are no labels."""
     metrics = AgentMetrics()
-    waiting = [TurnWaiter("ns/b", 7.0), TurnWaiter("ns/c", 30.0)]
-    metrics.watch(lambda: of_turns([TurnQueue("team", TurnHolder("ns/a", 12.5), waiting), TurnQueue("idle")]))
+    waiting = [TurnProgram("ns/b", 7.0), TurnProgram("ns/c", 30.0)]
+    metrics.watch(lambda: of_turns([TurnQueue("team", TurnProgram("ns/a", 12.5), waiting), TurnQueue("idle")]))
     metrics.turn_waits.observe(3.0)
     metrics.turns_lost.inc()
 

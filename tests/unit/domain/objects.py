@@ -7,9 +7,9 @@ import msgspec
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import shares
-from deviceshare.domain.objects.devices import Device, Devices, devices_of
+from deviceshare.domain.objects.devices import Device, Devices, as_json, devices_of
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import NodeDevices, as_json, new_ledger
+from deviceshare.domain.objects.ledger import NodeDevices, new_ledger
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import devices_of_container, field_path

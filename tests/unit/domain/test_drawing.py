@@ -13,10 +13,9 @@ from deviceshare.domain.objects.hardware import (
     Hardware,
     Overuse,
     Part,
-    ReportedHolder,
+    ReportedProgram,
     ReportedQueue,
     ReportedTurns,
-    ReportedWaiter,
     Trespass,
 )
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
@@ -226,11 +225,11 @@ def a_report() -> ReportedTurns:
     team = ReportedQueue(
         group="a",
         uid="uid-of-a",
-        holder=ReportedHolder("ns/p1", "2026-11-21T01:00:00Z", asked=True),
-        waiting=[ReportedWaiter("ns/gone", "2026-11-21T01:30:00Z", 5)],
+        holder=ReportedProgram("ns/p1", "2026-11-21T01:00:00Z", asked=True),
+        waiting=[ReportedProgram("ns/gone", "2026-11-21T01:30:00Z", 5)],
         waiting_count=4,
     )
-    device = ReportedQueue(resource=GPU, index=3, waiting=[ReportedWaiter("ns/p2")])
+    device = ReportedQueue(resource=GPU, index=3, waiting=[ReportedProgram("ns/p2")])
     return ReportedTurns("2026-11-21T01:59:00Z", [team, replace(team, uid="uid-before"), device], 5)
 
 
@@ -260,7 +259,7 @@ def test_turns_stand_with_their_group_and_all_of_them_with_their_node() -> None:
 def test_a_pod_is_told_which_turns_it_has_and_which_it_waits_for() -> None:
     """By `explain pod`: with who has it, and how many wait in front."""
     report = a_report()
-    behind = replace(report.queues[0], waiting=[ReportedWaiter("ns/x"), ReportedWaiter("ns/p2")])
+    behind = replace(report.queues[0], waiting=[ReportedProgram("ns/x"), ReportedProgram("ns/p2")])
     report = replace(report, queues=[behind, *report.queues[2:]])
     assert standings(report, "ns/p1") == ["has that of a since 2026-11-21T01:00:00Z"]
     assert standings(report, "ns/p2") == [

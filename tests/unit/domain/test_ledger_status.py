@@ -3,8 +3,7 @@
 from msgspec.structs import replace
 
 from deviceshare.domain.answers.ledger_status import devices_patch, summary
-from deviceshare.domain.objects import ledger
-from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.devices import Device, as_json
 from deviceshare.domain.objects.hardware import Hardware, Part, Withheld
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, Summary
 from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
@@ -18,10 +17,8 @@ def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
     before = a_ledger(b=gpus(2), a=(Device(AMD, 0), *gpus(0)), releasing=("b",))
     withheld = Withheld(GPU, "out of order", "repair it", [*gpus(3)])
     assert devices_patch(before, have, LedgerStatus(withheld=[withheld]))["status"] == {
-        "devices": ledger.as_json(have),
-        "withheld": [
-            {"resource": GPU, "reason": "out of order", "cure": "repair it", "devices": ledger.as_json(gpus(3))}
-        ],
+        "devices": as_json(have),
+        "withheld": [{"resource": GPU, "reason": "out of order", "cure": "repair it", "devices": as_json(gpus(3))}],
         "handover": {},
         "memoryMib": {},
         "forShares": [],
@@ -68,7 +65,7 @@ def test_what_no_longer_holds_is_nulled_and_the_rest_stays() -> None:
     before = replace(seen, status=known)
     status = devices_patch(before, gpus(0, 1), LedgerStatus(memory_mib={GPU: 24576}, for_groups=[*gpus(0)]))["status"]
     assert status["memoryMib"] == {GPU: 24576, AMD: None}
-    assert (status["forShares"], status["forGroups"]) == ([], ledger.as_json(gpus(0)))
+    assert (status["forShares"], status["forGroups"]) == ([], as_json(gpus(0)))
     kept = devices_patch(before, gpus(0), before.status)["status"]
     assert kept["memoryMib"] == {GPU: 16384, AMD: 8192}
-    assert (kept["forShares"], kept["forGroups"]) == (ledger.as_json(gpus(0)), ledger.as_json(gpus(1)))
+    assert (kept["forShares"], kept["forGroups"]) == (as_json(gpus(0)), as_json(gpus(1)))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.devices import Device, as_json
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.objects.shares import (
     DEVICE_COUNT,
@@ -24,7 +24,6 @@ from deviceshare.domain.objects.shares import (
     Need,
     Share,
     ShareRequest,
-    as_stored,
     share_of,
     share_request,
 )
@@ -223,7 +222,7 @@ def test_whatever_somebody_writes_is_a_share_or_has_a_fault(limits: list[dict[st
     for need in share.needs:
         assert 0 < need.percent <= 100 or 0 < need.memory_mib <= 1 << 30
         assert bool(need.percent) != bool(need.memory_mib)
-    stored = as_stored(share_of(need, Device(GPU, 1, "GPU-1")) for need in share.needs)
+    stored = as_json(share_of(need, Device(GPU, 1, "GPU-1")) for need in share.needs)
     read = msgspec.json.decode(msgspec.json.encode(stored), type=list[Share])
     assert read == sorted(share_of(need, Device(GPU, 1, "GPU-1")) for need in share.needs)
 

@@ -9,10 +9,9 @@ from deviceshare.domain.objects.hardware import (
     MAX_QUEUES,
     MAX_WAITING,
     RENEWED_SECONDS,
-    ReportedHolder,
+    ReportedProgram,
     ReportedQueue,
     ReportedTurns,
-    ReportedWaiter,
 )
 from deviceshare.domain.turns.program_queue import Program, ProgramQueue, QueueName, renewed, reported_turns
 from deviceshare.timestamps import timestamp
@@ -48,16 +47,16 @@ def test_the_holder_and_the_queue_are_reported_with_times_that_do_not_move() -> 
         "now",
         [
             ReportedQueue(
-                resource="nvidia.com/gpu", index=0, holder=ReportedHolder("ns/x", "1970-01-01T00:01:40Z"), waiting=[]
+                resource="nvidia.com/gpu", index=0, holder=ReportedProgram("ns/x", "1970-01-01T00:01:40Z"), waiting=[]
             ),
             ReportedQueue(
                 group="team",
                 uid="uid-of-team",
-                holder=ReportedHolder("ns/a", "1970-01-01T00:01:40Z"),
+                holder=ReportedProgram("ns/a", "1970-01-01T00:01:40Z"),
                 waiting=[
-                    ReportedWaiter("ns/urgent", "1970-01-01T00:01:45Z", 7),
-                    ReportedWaiter("ns/b", "1970-01-01T00:01:41Z"),
-                    ReportedWaiter("ns/c", "1970-01-01T00:01:42Z"),
+                    ReportedProgram("ns/urgent", "1970-01-01T00:01:45Z", 7),
+                    ReportedProgram("ns/b", "1970-01-01T00:01:41Z"),
+                    ReportedProgram("ns/c", "1970-01-01T00:01:42Z"),
                 ],
                 waiting_count=3,
             ),
@@ -74,7 +73,7 @@ def test_a_lost_holder_has_the_turn_and_is_said_to_be_lost() -> None:
     team.beat(130.0)
     team.leave(program("a").key, 0)
     found = reported_turns([team], stamp, "now")
-    assert found and found.queues[0].holder == ReportedHolder(
+    assert found and found.queues[0].holder == ReportedProgram(
         "ns/a", "1970-01-01T00:01:40Z", lost_since="1970-01-01T00:02:10Z"
     )
 

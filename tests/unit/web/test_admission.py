@@ -17,6 +17,7 @@ from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.settings import InjectionSettings
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
+from deviceshare.domain.objects.devices import as_json
 from deviceshare.domain.objects.groups import (
     REFUSE,
     AllowedNamespaces,
@@ -31,7 +32,7 @@ from deviceshare.domain.objects.ledger import Claim, claim_bytes
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.shares import Share, as_stored
+from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.fleet import Quotas
 from deviceshare.domain.placement.join_obstacles import Namespaces
 from deviceshare.domain.placement.ledger_budget import BUDGET
@@ -554,7 +555,7 @@ async def test_an_agent_reports_on_a_node_whose_ledger_is_full(webhooks: Webhook
     """Of the smallest claims, with what the API server writes of the managers of each field."""
     count = BUDGET // claim_bytes("u" * 36, SMALL)
     uids = [f"{number:036}" for number in range(count)]
-    claims = {uid: {"pod": SMALL.pod, "shares": as_stored(SMALL.shares)} for uid in uids}
+    claims = {uid: {"pod": SMALL.pod, "shares": as_json(SMALL.shares)} for uid in uids}
     fields: Json = {"f:claims": {f"f:{uid}": {".": {}, "f:pod": {}, "f:shares": {}} for uid in uids}}
     managed = [{"manager": name, "fieldsV1": {"f:spec": fields}} for name in ("deviceshare", "kubectl")]
     full: Json = {"metadata": {**LEDGER["metadata"], "managedFields": managed}, "spec": {"claims": claims}}
