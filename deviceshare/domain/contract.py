@@ -53,12 +53,12 @@ USERS: Final = frozenset({GROUP, STRATEGY, ISOLATION, BURST})
 
 # On groups: written by the leader.
 PODS_FINALIZER: Final = f"{PREFIX}pods"
+"""The finalizer that keeps a deleted group until its last pod has ended."""
 CLAIMS_FINALIZER: Final = f"{PREFIX}claims"
 """On every NodeDevices: it goes when nothing is claimed there any more."""
 FILLED: Final = f"{PREFIX}filled"
 """On a NodeDevices, its own UID once it has the claims of all who live on the node (claims.md, repair). One that was
 lost and came from elsewhere, such as a backup, has another UID."""
-"""The finalizer that keeps a deleted group until its last pod has ended."""
 
 # On pods: written by the Binding, in the same write that sets `spec.nodeName`.
 SELECTED_DEVICES: Final = f"{PREFIX}selected-devices"

@@ -438,10 +438,7 @@ _COUNTED: Final[Mapping[str, tuple[str, ...]]] = {
     "status": ("conditions", "container_statuses", "init_container_statuses", "ephemeral_container_statuses"),
 }
 _VARIABLES: Final = frozenset(vendor.env for vendor in vendors.VENDORS)
-_OURS: Final = (
-    contract.PREFIX,
-    *(each.cdi_annotation.partition("/")[0] for each in vendors.VENDORS if each.cdi_annotation),
-)
+_OURS: Final = (contract.PREFIX, *vendors.cdi_domains(vendors.VENDORS))
 _OTHERS_READ: Final = frozenset({contract.JOB_INDEX_FAILURES, *contract.KEEPING})
 _LONGEST_MESSAGE: Final = 1024
 _REFUSALS = (UNSCHEDULABLE, "SchedulerError")

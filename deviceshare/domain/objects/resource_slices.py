@@ -5,8 +5,6 @@ fields in `basic`.
 https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-slice-v1/
 """
 
-from typing import Final
-
 from msgspec import Struct, field
 
 from deviceshare.domain import contract, vendors
@@ -93,18 +91,15 @@ class DraAttribute(Struct, frozen=True, gc=False):
     version: str = ""
 
 
-_NO_ATTRIBUTE: Final = DraAttribute()
-
-
 class DraAttributes(Struct, frozen=True, gc=False, rename="camel"):
     """The attributes that are read, of up to 32 for each device: a name without a domain is of the driver's."""
 
-    type: DraAttribute = _NO_ATTRIBUTE
-    uuid: DraAttribute = _NO_ATTRIBUTE
-    parent_uuid: DraAttribute = field(default=_NO_ATTRIBUTE, name="parentUUID")
-    product_name: DraAttribute = _NO_ATTRIBUTE
-    driver_version: DraAttribute = _NO_ATTRIBUTE
-    pci: DraAttribute = field(default=_NO_ATTRIBUTE, name="resource.kubernetes.io/pciBusID")
+    type: DraAttribute = DraAttribute()
+    uuid: DraAttribute = DraAttribute()
+    parent_uuid: DraAttribute = field(default=DraAttribute(), name="parentUUID")
+    product_name: DraAttribute = DraAttribute()
+    driver_version: DraAttribute = DraAttribute()
+    pci: DraAttribute = field(default=DraAttribute(), name="resource.kubernetes.io/pciBusID")
 
 
 class DraCapacity(Struct, frozen=True, gc=False):

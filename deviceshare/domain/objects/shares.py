@@ -238,7 +238,7 @@ def share_request(containers: Sequence[Asking], inits: Sequence[Asking] = ()) ->
     resources: set[str] = set()
     faults: list[str] = []
     for container, role, where in every:
-        mine = {r: q for r, q in container.limits.items() if r in DIALECTS and (amount(q) != 0 or not _readable(q))}
+        mine = {r: q for r, q in container.limits.items() if r in DIALECTS and amount(q) != 0}
         if not mine:
             continue
         resources |= mine.keys()
@@ -256,14 +256,10 @@ def share_request(containers: Sequence[Asking], inits: Sequence[Asking] = ()) ->
     return ShareRequest(() if faults else tuple(needs), tuple(sorted(resources)), tuple(faults))
 
 
-def _readable(quantity: Quantity) -> bool:
-    return quantity is None or isinstance(quantity, (str, int, float))
-
-
 def _device_count(limits: Mapping[str, Any]) -> int | str:
     """On how many devices a container wants its part, or what is wrong with the number."""
     quantity = limits.get(DEVICE_COUNT)
-    count = amount(quantity) if _readable(quantity) else None
+    count = amount(quantity)
     if not quantity or count == 0:  # Charts write zeros.
         return 1
     if count is None or count.denominator != 1 or not 0 < count <= MAX_DEVICES:
@@ -272,7 +268,7 @@ def _device_count(limits: Mapping[str, Any]) -> int | str:
 
 
 def _needs(whole: Need, dialect: Dialect, quantity: Quantity, count: int | str) -> tuple[list[Need], str]:
-    size = amount(quantity) if _readable(quantity) else None
+    size = amount(quantity)
     unit = f"{dialect.unit} of device memory" if dialect.mib else dialect.unit
     if size is None:
         return [], f"{quoted(str(quantity))} is not a number; give whole {unit}, such as 3"
