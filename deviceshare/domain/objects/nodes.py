@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Hardware
-from deviceshare.domain.objects.object_decoder import Condition, NamedObject
+from deviceshare.domain.objects.object_decoder import Condition, NamedObject, ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.domain.vendors import NAME
 
@@ -123,9 +123,9 @@ class SharingLabels:
         return replace(node, metadata=replace(meta, labels=labels))
 
 
-def may_be_shared(node: NamedObject) -> bool:
+def may_be_shared(node: Any) -> bool:
     """Whether a node as it is seen takes part, or can't be read well enough to tell."""
-    meta = node.metadata
+    meta: ObjectMeta = node.metadata
     return meta.labels.get(contract.MODE_LABEL) == contract.MODE_SHARED or meta.hides("metadata.labels")
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.ledger_status import devices_patch
-from deviceshare.domain.objects.devices import devices_of
+from deviceshare.domain.objects.devices import as_json, devices_of
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import Claim, as_json, new_ledger
+from deviceshare.domain.objects.ledger import Claim, new_ledger
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS, find
 from deviceshare.loops.protocol import repair

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.devices import devices_of
-from deviceshare.domain.objects.ledger import as_json, new_ledger
+from deviceshare.domain.objects.devices import as_json, devices_of
+from deviceshare.domain.objects.ledger import new_ledger
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
 from deviceshare.domain.objects.pods import Pod

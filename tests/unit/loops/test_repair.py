@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.devices import Devices, devices_of
-from deviceshare.domain.objects.ledger import as_json, new_ledger
+from deviceshare.domain.objects.devices import Devices, as_json, devices_of
+from deviceshare.domain.objects.ledger import new_ledger
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Conflict
 from deviceshare.loops.protocol import repair

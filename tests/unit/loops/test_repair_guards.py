@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from deviceshare.domain.objects.devices import devices_of
-from deviceshare.domain.objects.ledger import Claim, NodeDevices, as_json, claims_patch, new_ledger
+from deviceshare.domain.objects.devices import as_json, devices_of
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, claims_patch, new_ledger
 from deviceshare.domain.objects.shares import Share
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.protocol import repair
