@@ -416,8 +416,8 @@ def _claimed_twice(
 def _exceeds(sharers: Iterable[Sharer], size: int) -> bool:
     """Whether their shares are more than the device has; never where that can't be said."""
     each = [sharer.shares for sharer in sharers]
-    known = all(units(share, size) is not None for shares in each for share in shares)
-    return known and sum(used(shares, size) for shares in each) > capacity(size)
+    more = sum(used(shares, size) for shares in each) > capacity(size)
+    return more and all(units(share, size) is not None for shares in each for share in shares)
 
 
 def _allocated(hardware: Hardware, named: _Names) -> tuple[dict[Identity, str], dict[Identity, str]]:

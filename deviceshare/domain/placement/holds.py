@@ -137,9 +137,10 @@ def to_hold(
 def _missing(ledger: NodeDevices, held: Container[str], *uids: str) -> list[Device]:
     """The holders' devices that have to be held and aren't, so that kube-scheduler might yet give them to others."""
     published = ledger.status.published
-    claims = [ledger.claims[uid] for uid in uids if uid in ledger.claims and published.held is not None]
-    served = {part.uuid for part in published.devices} if claims else set()
-    mine = {device for claim in claims for device in ledger.held(claim)}
+    if published.held is None:
+        return []
+    served = {part.uuid for part in published.devices}
+    mine = {device for uid in uids if uid in ledger.claims for device in ledger.held(ledger.claims[uid])}
     return sorted(device for device in mine if device.uuid in served and device.uuid not in held)
 
 
