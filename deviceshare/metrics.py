@@ -6,20 +6,17 @@ tests.
 
 import asyncio
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
 from time import perf_counter
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from deviceshare import __version__
-from deviceshare.domain.answers.census import DeviceMemory
-from deviceshare.domain.placement.device_states import Health, Use
 
 # Our scheduler gives the extender 15 s and the API server gives a webhook 2; a filter of 5,000 nodes takes 1 to 2 ms.
 REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
@@ -84,74 +81,58 @@ class Metrics(ServerMetrics):
         self.too_large = counter("deviceshare_too_large_writes_total", text, ["kind"])
         self.leader = gauge("deviceshare_leader", "1 while this process is the leader.")
 
-    def watch(self, name: str, values: Callable[[], Mapping[str, float]]) -> None:
-        """Adds the gauges of this name in `WATCHED`, by their one label computed at each scrape.
+    def watch(self, name: str, values: Callable[[], Mapping[Any, float]]) -> None:
+        """Adds the gauges of this name in `WATCHED`, by their label or, as a tuple, labels, computed at each scrape.
 
         Gauges kept beside the mirrors would still show nodes and phases that are gone.
         Call it once for each name. `values` runs on the event loop and must not block.
         """
-        label, text = WATCHED[name]
-        self.registry.register(
-            _Gauges(name, text, [label], lambda: (((each,), value) for each, value in values().items()))
-        )
+        self.registry.register(_Gauges(name, values))
 
-    def watch_devices(self, devices: Callable[[], Mapping[tuple[str, str, Use, Health], int]]) -> None:
-        """Adds `deviceshare_devices`, computed at each scrape, likewise."""
-        self.registry.register(
-            _Gauges(
-                "deviceshare_devices",
-                "Devices of the shared nodes, by who uses them (or why nobody gets them) and by their health.",
-                ["node", "resource", "state", "health"],
-                lambda: devices().items(),
-            )
-        )
 
-    def watch_memory(self, devices: Callable[[], Iterable[DeviceMemory]]) -> None:
-        """Adds the memory of each device, and how much of it is allocated; computed at each scrape, likewise."""
-
-        def values(amount: Callable[[DeviceMemory], int]) -> Iterable[tuple[Sequence[str], float]]:
-            for each in devices():
-                device = each.device
-                yield (each.node, device.resource, str(device.index), device.uuid), amount(each) * _MIB
-
-        labels = ["node", "resource", "index", "uuid"]
-        capacity, given = "deviceshare_device_memory_capacity_bytes", "deviceshare_device_memory_allocated_bytes"
-        text = "The device's memory, where an agent or the node's labels tell it."
-        self.registry.register(_Gauges(capacity, text, labels, partial(values, attrgetter("capacity"))))
-        text = "How much of it is allocated: of a shared device its pods' shares, of any other allocated one all."
-        self.registry.register(_Gauges(given, text, labels, partial(values, attrgetter("allocated"))))
-
+_DEVICE: Final = ("node", "resource", "index", "uuid")
 
 WATCHED: Final = {
-    "deviceshare_groups": ("phase", "SharedDeviceGroups."),
+    "deviceshare_devices": (
+        "Devices of the shared nodes, by who uses them (or why nobody gets them) and by their health.",
+        *("node", "resource", "state", "health"),
+    ),
+    "deviceshare_device_memory_capacity_bytes": (
+        "The device's memory, where an agent or the node's labels tell it.",
+        *_DEVICE,
+    ),
+    "deviceshare_device_memory_allocated_bytes": (
+        "How much of it is allocated: of a shared device its pods' shares, of any other allocated one all.",
+        *_DEVICE,
+    ),
+    "deviceshare_groups": ("SharedDeviceGroups.", "phase"),
     "deviceshare_devices_allocated_twice": (
-        "by",
         "Devices of groups and shares that the device plugin, or DRA for a ResourceClaim, also allocated.",
+        "by",
     ),
     "deviceshare_devices_claimed_twice": (
-        "node",
         "Devices about which claims of groups or shares contradict each other; a node without any has no series.",
+        "node",
     ),
     "deviceshare_waiting_pods": (
-        "wants",
         "Pods without a node, by what they wait for: their group's devices, or a share; gated ones left out.",
+        "wants",
     ),
     "deviceshare_unreadable_objects": (
-        "kind",
         "Objects that can't be decoded as their kind; their devices count as in use (see deviceshare doctor).",
+        "kind",
     ),
     "deviceshare_missing_crd_fields": (
-        "crd",
         "Fields of this release that the CRD in the cluster lacks; while there are any, nothing is written.",
+        "crd",
     ),
-    "deviceshare_mirrored_objects": ("mirror", "Objects held in memory, by mirror."),
+    "deviceshare_mirrored_objects": ("Objects held in memory, by mirror.", "mirror"),
     "deviceshare_certificate_expiry_timestamp_seconds": (
-        "certificate",
         "When the serving certificate that deviceshare issued to itself, and its authority, expire.",
+        "certificate",
     ),
 }
-"""Gauges that are computed at each scrape: their label, and what they count."""
-_MIB: Final = 1 << 20
+"""Gauges that are computed at each scrape: what they count, and their labels."""
 
 
 def _tasks() -> float:
@@ -208,12 +189,11 @@ class _Gauges(Collector):
     """One family of gauges, whose values are asked for at each scrape, by their labels."""
 
     name: str
-    documentation: str
-    labels: Sequence[str]
-    values: Callable[[], Iterable[tuple[Sequence[str], float]]]
+    values: Callable[[], Mapping[Any, float]]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        family = GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
-        for labels, value in self.values():
-            family.add_metric(labels, value)
+        text, *labels = WATCHED[self.name]
+        family = GaugeMetricFamily(self.name, text, labels=labels)
+        for key, value in self.values().items():
+            family.add_metric((key,) if isinstance(key, str) else key, value)
         return (family,)

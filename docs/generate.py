@@ -25,10 +25,9 @@ from deviceshare.agent.memory_limits import LimitsOutcome
 from deviceshare.agent.metrics import AgentMetrics, of_devices, of_limits, of_turns
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
-from deviceshare.domain.answers.census import DeviceMemory, GroupCount
+from deviceshare.domain.answers.census import GroupCount
 from deviceshare.domain.device_health.examination import Xid
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
-from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.shares import DIALECTS, WHOLE, Dialect, in_gib
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, TurnProgram, TurnQueue, Usage
@@ -100,9 +99,10 @@ def metrics() -> str:
     all_of_them = Metrics()
     with all_of_them.request("filter"):
         pass
-    all_of_them.watch_devices(lambda: {("node", "resource", Use.FREE, Health.HEALTHY): 1})
+    all_of_them.watch("deviceshare_devices", lambda: {("node", "resource", Use.FREE, Health.HEALTHY): 1})
     all_of_them.watch("deviceshare_groups", lambda: {"Bound": 1})
-    all_of_them.watch_memory(lambda: [DeviceMemory("node", Device("resource", 0), 1, 1)])
+    for memory in ("deviceshare_device_memory_capacity_bytes", "deviceshare_device_memory_allocated_bytes"):
+        all_of_them.watch(memory, lambda: {("node", "resource", "0", "uuid"): 1})
     all_of_them.watch("deviceshare_devices_allocated_twice", lambda: {"device-plugin": 0, "resource-claim": 0})
     all_of_them.watch("deviceshare_devices_claimed_twice", lambda: {"n1": 0})
     all_of_them.watch("deviceshare_waiting_pods", lambda: {"group": 0, "share": 0})

@@ -94,9 +94,10 @@ def watch(
     """
     fleet, groups, pods = mirrors.fleet, mirrors.groups, mirrors.pods
     metrics.leader.set_function(lambda: float(leading()))
-    metrics.watch_devices(lambda: census.count_devices(fleet))
+    metrics.watch("deviceshare_devices", lambda: census.count_devices(fleet))
     metrics.watch("deviceshare_groups", lambda: census.count_groups(groups.values()))
-    metrics.watch_memory(lambda: census.device_memory(fleet))
+    metrics.watch("deviceshare_device_memory_capacity_bytes", lambda: census.memory_capacity(fleet))
+    metrics.watch("deviceshare_device_memory_allocated_bytes", lambda: census.memory_allocated(fleet))
     metrics.watch("deviceshare_devices_allocated_twice", lambda: census.allocated_twice(fleet))
     metrics.watch("deviceshare_devices_claimed_twice", lambda: census.claimed_twice(fleet))
     metrics.watch("deviceshare_waiting_pods", lambda: census.count_waiting(pods.values()))

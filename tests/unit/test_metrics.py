@@ -7,9 +7,14 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceshare import __version__
-from deviceshare.domain.answers.census import DeviceMemory
+from deviceshare.domain.answers.census import memory_allocated, memory_capacity
 from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
+from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.device_states import Health, Use
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.metrics import Metrics
 
 
@@ -62,7 +67,7 @@ def test_cluster_state_is_read_at_each_scrape() -> None:
     metrics = Metrics()
     devices = {("n1", "nvidia.com/gpu", Use.FREE, Health.UNKNOWN): 3}
     groups = {"Bound": 2}
-    metrics.watch_devices(lambda: devices)
+    metrics.watch("deviceshare_devices", lambda: devices)
     metrics.watch("deviceshare_groups", lambda: groups)
     labels = (("health", "unknown"), ("node", "n1"), ("resource", "nvidia.com/gpu"), ("state", "free"))
     free = "deviceshare_devices", labels
@@ -110,7 +115,18 @@ def test_objects_that_cannot_be_read_are_counted_by_kind() -> None:
 def test_memory_is_told_in_bytes_by_device() -> None:
     """With the labels of the agents' metrics, so that the two can be joined."""
     metrics = Metrics()
-    metrics.watch_memory(lambda: [DeviceMemory("n1", Device("nvidia.com/gpu", 1, "GPU-1"), 16384, 8192)])
+    ledger = NodeDevices(
+        ObjectMeta(name="n1"),
+        LedgerSpec({"a": Claim(pod="ns/a", shares=[Share("main", "nvidia.com/gpu", 1, "GPU-1", percent=50)])}),
+        LedgerStatus(
+            [Device("nvidia.com/gpu", 1, "GPU-1")],
+            hardware=Hardware(devices=[Part("nvidia.com/gpu", 1, "GPU-1", memory_mib=16384)]),
+        ),
+    )
+    fleet = Fleet()
+    fleet.set_ledger("n1", ledger)
+    metrics.watch("deviceshare_device_memory_capacity_bytes", lambda: memory_capacity(fleet))
+    metrics.watch("deviceshare_device_memory_allocated_bytes", lambda: memory_allocated(fleet))
     metrics.watch("deviceshare_waiting_pods", lambda: {"share": 3})
     labels = (("index", "1"), ("node", "n1"), ("resource", "nvidia.com/gpu"), ("uuid", "GPU-1"))
     seen = samples(metrics)

@@ -4,14 +4,13 @@ Whoever may create groups could create any number of them, so only a bounded num
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from deviceshare.domain.answers.device_parts import allocated
-from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, TERMINATING, Group
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement.device_states import Health, Use
+from deviceshare.domain.placement.device_states import DeviceState, Health, Use
 from deviceshare.domain.placement.fleet import Fleet
 
 MOST_NAMESPACES: Final = 8
@@ -25,41 +24,44 @@ PHASES: Final = frozenset({PENDING, BOUND, DEGRADED, TERMINATING})
 
 def count_devices(fleet: Fleet) -> Mapping[tuple[str, str, Use, Health], int]:
     """How many devices of one resource on one node are used so and are in this health, sorted by all of these."""
-    every = ((name, state) for name in fleet.names() for state in fleet.states(name))
-    found = Counter((name, state.device.resource, state.use, state.health) for name, state in every)
+    found = Counter((name, state.device.resource, state.use, state.health) for name, state in _devices(fleet))
     return dict(sorted(found.items()))
 
 
 def allocated_twice(fleet: Fleet) -> dict[str, int]:
     """Devices that groups or shares have and that others allocated, too, by who did."""
-    twice = [state for name in fleet.names() for state in fleet.states(name) if state.allocated_twice]
+    twice = [state for _, state in _devices(fleet) if state.allocated_twice]
     return {
         "device-plugin": sum(bool(state.pod) for state in twice),
         "resource-claim": sum(bool(state.resource_claim) for state in twice),
     }
 
 
-def claimed_twice(fleet: Fleet) -> dict[str, int]:
+def claimed_twice(fleet: Fleet) -> Mapping[str, int]:
     """Devices about which claims contradict each other, by node."""
-    found = {name: sum(bool(state.claimed_twice) for state in fleet.states(name)) for name in fleet.names()}
-    return {name: number for name, number in found.items() if number}
+    return Counter(name for name, state in _devices(fleet) if state.claimed_twice)
 
 
-class DeviceMemory(NamedTuple):
-    """The memory of one device, in MiB, and how much of it is allocated."""
-
-    node: str
-    device: Device
-    capacity: int
-    allocated: int
+def memory_capacity(fleet: Fleet) -> dict[tuple[str, ...], int]:
+    """Bytes of every device that a node has and of which the memory is known, by node, resource, index and UUID."""
+    return _of_each(fleet, lambda state: state.memory_mib)
 
 
-def device_memory(fleet: Fleet) -> Iterable[DeviceMemory]:
-    """Every device that a node has and of which the memory is known."""
-    for name in fleet.names():
-        for state in fleet.states(name):
-            if state.memory_mib and not state.lost:
-                yield DeviceMemory(name, state.device, state.memory_mib, allocated(state).memory_mib)
+def memory_allocated(fleet: Fleet) -> dict[tuple[str, ...], int]:
+    """How much of that is allocated."""
+    return _of_each(fleet, lambda state: allocated(state).memory_mib)
+
+
+def _of_each(fleet: Fleet, mib: Callable[[DeviceState], int]) -> dict[tuple[str, ...], int]:
+    return {
+        (name, state.device.resource, str(state.device.index), state.device.uuid): mib(state) << 20
+        for name, state in _devices(fleet)
+        if state.memory_mib and not state.lost
+    }
+
+
+def _devices(fleet: Fleet) -> Iterable[tuple[str, DeviceState]]:
+    return ((name, state) for name in fleet.names() for state in fleet.states(name))
 
 
 def count_waiting(pods: Iterable[Pod]) -> dict[str, int]:

@@ -171,7 +171,7 @@ def test_an_agent_that_is_not_scraped_any_more_is_told() -> None:
     agent.watch(lambda: of_devices(Hardware(devices=[Part(GPU, 0, unhealthy="Xid 79")]), Usage("n1"), 1, {}))
     nodes = (("n1", Health.HEALTHY), ("n2", Health.UNKNOWN), ("n2", Health.LOST))
     seen = {(node, GPU, Use.FREE, health): 4 for node, health in nodes}
-    metrics.watch_devices(lambda: seen)
+    metrics.watch("deviceshare_devices", lambda: seen)
     metrics.watch("deviceshare_groups", dict)
     ours, of_agent = Scrape(metrics.registry), Scrape(agent.registry, node="n1")
     assert fires("DeviceshareAgentSilent", ours).keys() == {frozenset({("node", "n1")})}

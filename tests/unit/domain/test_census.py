@@ -1,6 +1,12 @@
 """The numbers behind the metrics of devices, groups and waiting pods."""
 
-from deviceshare.domain.answers.census import DeviceMemory, count_devices, count_groups, count_waiting, device_memory
+from deviceshare.domain.answers.census import (
+    count_devices,
+    count_groups,
+    count_waiting,
+    memory_allocated,
+    memory_capacity,
+)
 from deviceshare.domain.objects.devices import Device, devices_of
 from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
@@ -66,11 +72,9 @@ def test_memory_is_allocated_by_parts_or_as_a_whole() -> None:
     fleet = Fleet()
     status = LedgerStatus(list(devices_of({GPU: 3, "amd.com/gpu": 1})), memory_mib={GPU: 4096})
     fleet.set_ledger("n1", NodeDevices(ObjectMeta(name="n1"), LedgerSpec(claims), status))
-    assert list(device_memory(fleet)) == [
-        DeviceMemory("n1", Device(GPU, 0), 4096, 4096),
-        DeviceMemory("n1", Device(GPU, 1), 4096, 2048),
-        DeviceMemory("n1", Device(GPU, 2), 4096, 0),
-    ]
+    devices = [("n1", GPU, str(index), "") for index in range(3)]
+    assert list(memory_capacity(fleet).items()) == [(device, 4096 << 20) for device in devices]
+    assert memory_allocated(fleet) == dict(zip(devices, (4096 << 20, 2048 << 20, 0), strict=True))
     assert [use for _, _, use, _ in count_devices(fleet)] == ["free", "free", "held", "held", "shared"]
 
 
