@@ -145,7 +145,7 @@ def _flag(holds: bool) -> str:
 
 def _ways() -> Variables:
     """The ways around the hand-over, as bypasses.py has them."""
-    effects = [way.does for way in bypasses.ways(vendors.VENDORS)]
+    effects = bypasses.effects()
     lists = [each.device_list for each in vendors.VENDORS if each.device_list]
     names = ["privileged", "sysAdmin", "hostPID", *lists, "annotations", "hostPaths", "claims", "limits"]
     # What a variable gives is replaced in pods that get devices from deviceshare, and advised against in others.

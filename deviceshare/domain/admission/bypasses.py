@@ -1,16 +1,16 @@
 """Ways around the hand-over: fields of a pod that may give it other devices than its group's, or its share's.
 
 Devices are handed over by a variable. Whatever else gives a container devices, or access to them,
-isn't counted by deviceshare. `ways` lists what can be seen in a pod; docs/security.md lists the rest, too.
+isn't counted by deviceshare. `bypasses` lists what can be seen in a pod; docs/security.md lists the rest, too.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import lru_cache, partial
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from posixpath import normpath
-from typing import Final, NamedTuple
+from typing import Final
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.admission.drafts import Draft, DraftContainer, Place
+from deviceshare.domain.admission.drafts import Draft, DraftContainer
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.domain.vendors import Vendor
@@ -40,17 +40,31 @@ CLASS: Final = "deviceclass.resource.kubernetes.io/"
 """https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/"""
 
 
-class Way(NamedTuple):
-    """One way around, and its effect."""
+_PRIVILEGED: Final = "is privileged: it sees every device of its node, not only those handed over"
+_POWERFUL: Final = "has SYS_ADMIN: it can get access to every device of its node"
+_HOST_PID: Final = "shows the pod all processes of its node, and with them their devices"
+_ANNOTATED: Final = "has the container runtime add devices or mounts"
+_HOST_PATH: Final = "gives the pod the node's devices, or a way to allocate them"
+_CLAIM: Final = "may allocate devices that deviceshare doesn't count"
+_LIMIT: Final = "allocates devices that deviceshare doesn't count"
 
-    find: Callable[[Draft, Collection[str]], Iterable[str]]
-    """Yields its places in a pod; also takes the names of containers to skip."""
-    does: str
+
+def _listing(vendor: Vendor) -> str:
+    return f"is a list of devices to {vendor.runtime}"
+
+
+def effects() -> list[str]:
+    """What each way around does, as the end of a sentence about its places; in the order in which they are told."""
+    lists = (_listing(vendor) for vendor in vendors.VENDORS if vendor.device_list)
+    return [_PRIVILEGED, _POWERFUL, _HOST_PID, *lists, _ANNOTATED, _HOST_PATH, _CLAIM, _LIMIT]
 
 
 def bypasses(pod: Draft, skip: Collection[str] = ()) -> list[str]:
     """The ways around in a pod, a sentence for each; containers named in `skip` can't be changed any more."""
-    return [_sentence(found, way.does) for way in ways(vendors.VENDORS) if (found := list(way.find(pod, skip)))]
+    found = defaultdict[str, list[str]](list)
+    for place, effect in _ways(pod, skip):
+        found[effect].append(place)
+    return [_sentence(found[effect], effect) for effect in effects() if effect in found]
 
 
 def new_bypasses(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
@@ -63,55 +77,51 @@ def refusal_or_warnings(found: list[str], mode: str) -> tuple[str, list[str]]:
     """The refusal, or the warnings, for the ways `found`."""
     if not found:
         return "", []
-    listed = (
-        found if len(found) <= LISTED else [*found[: LISTED - 1], f"and {len(found) - LISTED + 1} more ways around"]
-    )
+    if len(found) > LISTED:
+        found = [*found[: LISTED - 1], f"and {len(found) - LISTED + 1} more ways around"]
     if mode == WARN:
-        return "", listed
+        return "", found
     cure = "leave it out: deviceshare refuses ways around the hand-over of devices here (--bypasses=refuse)"
-    return f"{'; '.join(listed)}; {cure}", []
+    return f"{'; '.join(found)}; {cure}", []
 
 
 def _sentence(places: list[str], does: str) -> str:
     return f"{places[0]}{f' (and {len(places) - 1} more)' if len(places) > 1 else ''} {does}"
 
 
-def _named(place: Place) -> str:
-    return f"{place} {quoted(place.container.name, _LONGEST_NAME)}"
-
-
-def _that(does: Callable[[DraftContainer], bool]) -> Callable[[Draft, Collection[str]], Iterator[str]]:
-    return lambda pod, skip: (
-        _named(each) for each in pod.spec.places(ephemeral=True, skip=skip) if does(each.container)
-    )
-
-
-def _mounts(vendor: Vendor, pod: Draft, skip: Collection[str]) -> Iterator[str]:
-    for each in pod.spec.places(ephemeral=True, skip=skip):
-        for mount in each.container.volume_mounts or ():
-            if _within(_path(mount.mount_path), vendor.device_list):
-                yield f"{_named(each)}: the mount {quoted(mount.mount_path or '')}"
-
-
-def _host_paths(pod: Draft, _: Collection[str]) -> Iterator[str]:
-    for position, volume in enumerate(pod.spec.volumes or ()):
+def _ways(pod: Draft, skip: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Each place of the pod, and its effect."""
+    spec, annotations = pod.spec, pod.metadata.annotations or {}
+    for each in spec.places(ephemeral=True, skip=skip):
+        for what, effect in _of_container(each.container):
+            yield f"{each} {quoted(each.container.name, _LONGEST_NAME)}{what}", effect
+    if spec.host_pid:
+        yield "spec.hostPID", _HOST_PID
+    for place in _device_annotations(annotations):
+        yield place, _ANNOTATED
+    for position, volume in enumerate(spec.volumes or ()):
         if volume.host_path and _opens_node(_path(volume.host_path.path)):
-            yield f"spec.volumes[{position}]: {quoted(volume.host_path.path or '')} of the node"
+            yield f"spec.volumes[{position}]: {quoted(volume.host_path.path or '')} of the node", _HOST_PATH
+    ours = contract.POD_CLAIM if contract.CLAIM in annotations else None
+    for position, claim in enumerate(spec.resource_claims or ()):
+        if ours is None or claim.get("name") != ours:
+            yield f"spec.resourceClaims[{position}]", _CLAIM
 
 
-def _claims(pod: Draft, _: Collection[str]) -> Iterator[str]:
-    ours = contract.POD_CLAIM if contract.CLAIM in (pod.metadata.annotations or ()) else None
-    named = enumerate(pod.spec.resource_claims or ())
-    return (f"spec.resourceClaims[{position}]" for position, each in named if ours is None or each.get("name") != ours)
-
-
-def _limits(pod: Draft, skip: Collection[str]) -> Iterator[str]:
-    for each in pod.spec.places(ephemeral=True, skip=skip):
-        for name, quantity in sorted(each.container.limits.items()):
-            vendors_own = name.partition("/")[0] in {vendor.domain for vendor in vendors.VENDORS}
-            others = vendors_own and vendors.vendor_of(name) is None and name not in DIALECTS
-            if (others or name.startswith(CLASS)) and str(quantity) != "0":
-                yield f"{_named(each)}: the limit {quoted(name)}"
+def _of_container(container: DraftContainer) -> Iterator[tuple[str, str]]:
+    if container.privileged:
+        yield "", _PRIVILEGED
+    if not container.capabilities.isdisjoint(POWERS):
+        yield "", _POWERFUL
+    for mount in container.volume_mounts or ():
+        for vendor in vendors.VENDORS:
+            if vendor.device_list and _within(_path(mount.mount_path), vendor.device_list):
+                yield f": the mount {quoted(mount.mount_path or '')}", _listing(vendor)
+    for name, quantity in sorted(container.limits.items()):
+        vendors_own = name.partition("/")[0] in {vendor.domain for vendor in vendors.VENDORS}
+        others = vendors_own and vendors.vendor_of(name) is None and name not in DIALECTS
+        if (others or name.startswith(CLASS)) and str(quantity) != "0":
+            yield f": the limit {quoted(name)}", _LIMIT
 
 
 def _device_annotations(keys: Iterable[str]) -> Iterator[str]:
@@ -136,25 +146,3 @@ def _opens_node(path: str) -> bool:
 
 def _within(path: str, directory: str) -> bool:
     return directory in ("/", path) or path.startswith(f"{directory}/")
-
-
-_PRIVILEGED: Final = "is privileged: it sees every device of its node, not only those handed over"
-_POWERFUL: Final = "has SYS_ADMIN: it can get access to every device of its node"
-_HOST_PID: Final = "shows the pod all processes of its node, and with them their devices"
-_ANNOTATED: Final = "has the container runtime add devices or mounts"
-
-
-@lru_cache(maxsize=2)
-def ways(table: tuple[Vendor, ...]) -> tuple[Way, ...]:
-    """All that can be seen in a pod, with this table of vendors."""
-    lists = ((vendor, f"is a list of devices to {vendor.runtime}") for vendor in table if vendor.device_list)
-    return (
-        Way(_that(lambda container: container.privileged), _PRIVILEGED),
-        Way(_that(lambda container: not container.capabilities.isdisjoint(POWERS)), _POWERFUL),
-        Way(lambda pod, _: ["spec.hostPID"] if pod.spec.host_pid else [], _HOST_PID),
-        *(Way(partial(_mounts, vendor), does) for vendor, does in lists),
-        Way(lambda pod, _: _device_annotations(pod.metadata.annotations or {}), _ANNOTATED),
-        Way(_host_paths, "gives the pod the node's devices, or a way to allocate them"),
-        Way(_claims, "may allocate devices that deviceshare doesn't count"),
-        Way(_limits, "allocates devices that deviceshare doesn't count"),
-    )

@@ -5,9 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceshare.domain.admission.bypasses import REFUSE, WARN, bypasses, new_bypasses, refusal_or_warnings, ways
+from deviceshare.domain.admission.bypasses import REFUSE, WARN, bypasses, effects, new_bypasses, refusal_or_warnings
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.vendors import VENDORS
 
 Json = dict[str, Any]
 
@@ -64,7 +63,7 @@ def test_capabilities_are_read_as_container_runtimes_do(power: str) -> None:
 def test_no_way_is_missing_from_the_test_above() -> None:
     """Whoever adds one adds an example."""
     sentences = [found(**pod)[0] for pod, _ in EXAMPLES]
-    assert [way for way in ways(VENDORS) if not any(each.endswith(way.does) for each in sentences)] == []
+    assert [way for way in effects() if not any(each.endswith(way) for each in sentences)] == []
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,7 @@ def test_a_crowd_is_a_handful_of_sentences() -> None:
     sentences = found(spec, annotations={f"cdi.k8s.io/{number}": "x" for number in range(50)})
     refusal, warnings = *refusal_or_warnings(sentences, REFUSE)[:1], refusal_or_warnings(sentences, WARN)[1]
 
-    assert len(sentences) == len(ways(VENDORS))
+    assert len(sentences) == len(effects())
     assert len(warnings) == 5 and warnings[-1] == "and 4 more ways around"
     assert len(refusal) < 1500 and refusal.isprintable()
     assert all(len(text) < 256 and text.isprintable() for text in sentences)
