@@ -15,8 +15,9 @@ import msgspec
 
 from deviceshare import flags
 from deviceshare.domain import contract
-from deviceshare.domain.admission import bypasses, settings
-from deviceshare.domain.admission.dialects import OPT_IN, UNSUPPORTED, WARN
+from deviceshare.domain.admission import settings
+from deviceshare.domain.admission.bypasses import MODES, WARN
+from deviceshare.domain.admission.dialects import OPT_IN
 from deviceshare.domain.admission.settings import InjectionSettings, template_fault
 from deviceshare.domain.objects import groups
 from deviceshare.domain.objects.groups import GroupLife, LabelRequirement, LabelSelector
@@ -99,9 +100,7 @@ class Settings:
     webhook_service: str = setting("The Service by which the API server reaches it.", contract.NAME)
     webhook_config: str = setting("The webhook configurations whose CA bundle is kept.", contract.NAME)
     bypasses: str = setting(
-        "What is done about pods of groups that go around the hand-over, as by a hostPath of /dev.",
-        bypasses.WARN,
-        bypasses.MODES,
+        "What is done about pods of groups that go around the hand-over, as by a hostPath of /dev.", WARN, MODES
     )
     excluded_namespaces: frozenset[str] = setting(
         "Those that admission leaves out, besides --namespace: no pod there joins a group or is believed.",
@@ -119,7 +118,7 @@ class Settings:
         type=SYSTEM_NAMES,
     )
     unsupported: str = setting(
-        "What becomes of pods that ask for what deviceshare doesn't have, such as cores.", WARN, UNSUPPORTED
+        "What becomes of pods that ask for what deviceshare doesn't have, such as cores.", WARN, MODES
     )
     replaced_schedulers: frozenset[str] = setting(
         "The schedulers, besides the default one, that pods with a share are taken from.",

@@ -16,6 +16,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.admission.bypasses import REFUSE
 from deviceshare.domain.admission.drafts import CORES, SEVERAL, STRATEGIES, Draft, DraftResources, Json, Place, Systems
 from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.objects.quantities import amount
@@ -24,10 +25,6 @@ from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, DEVICE_COUNT, GPU_
 HAMI, KAI = "hami", "kai"
 OPT_IN: Final = (HAMI, KAI)
 """Served where a setting names them: these systems may run beside deviceshare, on other nodes."""
-
-WARN, REFUSE = "warn", "refuse"
-UNSUPPORTED: Final = (WARN, REFUSE)
-"""What becomes of a pod that asks for what deviceshare doesn't have: the request is removed, or the pod refused."""
 
 _HAMI_PARTS: Final = {"nvidia.com/gpumem": GPU_MEM_MIB, "nvidia.com/gpumem-percentage": GPU_PERCENT}
 _LACKING: Final = {

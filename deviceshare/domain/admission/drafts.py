@@ -126,20 +126,14 @@ class DraftSpec(Struct, frozen=True, rename="camel"):
     volumes: list[DraftVolume] | None = None
     resource_claims: list[Json] | None = None
 
-    def lists(self) -> tuple[tuple[str, list[DraftContainer] | None], ...]:
-        """The three lists of containers, by the names of their fields."""
-        return (
-            ("containers", self.containers),
-            ("initContainers", self.init_containers),
-            ("ephemeralContainers", self.ephemeral_containers),
-        )
-
     def places(self, *, ephemeral: bool = False, skip: Collection[str] = ()) -> list[Place]:
         """Its containers and init containers, or all, and where they stand, but for those with names to skip."""
-        lists = self.lists()[: 3 if ephemeral else 2]
+        lists = {"containers": self.containers, "initContainers": self.init_containers}
+        if ephemeral:
+            lists["ephemeralContainers"] = self.ephemeral_containers
         return [
             Place(kind, position, each)
-            for kind, containers in lists
+            for kind, containers in lists.items()
             for position, each in enumerate(containers or ())
             if each.name not in skip
         ]
@@ -213,26 +207,27 @@ def concern_of(metadata: DraftMeta | ObjectMeta, share: ShareRequest, dialects: 
     labels, annotations = metadata.labels or {}, metadata.annotations or {}
     if not concerns(labels, annotations, share, dialects):
         return None
-    fault = _share_fault(share, dialects) or _group_fault(labels, annotations, share)
-    ours = sorted(filter(is_ours_alone, annotations))
-    fault = fault or _strategy_fault(annotations, share) or share_wishes.fault(annotations, bool(share))
-    return Concern(annotations.get(contract.GROUP, ""), share, fault, ours)
+    unserved = sorted(_off(dialects).intersection(share.resources))
+    fault = (
+        (_UNSERVED.format(listed(unserved)) if unserved else "; ".join(share.faults))
+        or _group_fault(labels, annotations, share)
+        or _strategy_fault(annotations, share)
+        or share_wishes.fault(annotations, bool(share))
+    )
+    return Concern(annotations.get(contract.GROUP, ""), share, fault, sorted(filter(is_ours_alone, annotations)))
+
+
+_UNSERVED: Final = (
+    "spec.containers: the limit {} asks for a share by a resource that deviceshare doesn't serve in this cluster"
+    " (--dialects, shares.dialects): ask by deviceshare.io/gpu-mem or deviceshare.io/gpu-percent, or leave"
+    f" {contract.GROUP} out"
+)
 
 
 def is_ours_alone(key: str) -> bool:
     """Whether only deviceshare may write the annotation with this name on a pod that concerns it."""
     ours = key.startswith(contract.PREFIX) and key not in contract.USERS and key != contract.WARNINGS
     return ours or vendors.is_cdi_annotation(key)
-
-
-def _share_fault(share: ShareRequest, dialects: Systems) -> str:
-    if unserved := sorted(_off(dialects).intersection(share.resources)):
-        return (
-            f"spec.containers: the limit {listed(unserved)} asks for a share by a resource that deviceshare doesn't"
-            f" serve in this cluster (--dialects, shares.dialects): ask by deviceshare.io/gpu-mem or"
-            f" deviceshare.io/gpu-percent, or leave {contract.GROUP} out"
-        )
-    return "; ".join(share.faults)
 
 
 def _group_fault(labels: Mapping[str, str], annotations: Mapping[str, str], share: ShareRequest) -> str:

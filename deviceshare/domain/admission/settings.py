@@ -8,7 +8,7 @@ import re
 from typing import Final, NamedTuple
 
 from deviceshare.domain import contract
-from deviceshare.domain.admission.dialects import WARN
+from deviceshare.domain.admission.bypasses import WARN
 from deviceshare.domain.objects.hardware import NO_LIMITS
 from deviceshare.domain.objects.share_wishes import PREFERRED
 from deviceshare.domain.objects.shares import SYSTEMS
@@ -58,7 +58,8 @@ class InjectionSettings(NamedTuple):
     placement: str = EXTENDER
     """One of PLACEMENTS."""
     unsupported: str = WARN
-    """What becomes of a pod that asks for what deviceshare doesn't have; one of dialects.UNSUPPORTED."""
+    """What becomes of a pod that asks for what deviceshare doesn't have, one of bypasses.MODES: the request is removed,
+    or the pod refused."""
     tolerations: bool = True
     """Whether pods tolerate the taints by which managed clusters keep other pods from nodes with devices."""
     isolation: str = PREFERRED

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceshare.domain.admission.dialects import HAMI, KAI, REFUSE
+from deviceshare.domain.admission.bypasses import REFUSE
+from deviceshare.domain.admission.dialects import HAMI, KAI
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.pod_injection import Injection, inject
 from deviceshare.domain.admission.pod_review import review_new_pod

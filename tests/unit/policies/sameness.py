@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.admission import dialects, drafts
+from deviceshare.domain.admission import drafts
 from deviceshare.domain.admission.bypasses import REFUSE, bypasses, new_bypasses, refusal_or_warnings
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.own_resource_review import (
@@ -80,7 +80,7 @@ def injected_the_same(pod: Json, settings: InjectionSettings = DEFAULTS) -> str:
         pod = stored_form(pod)
     except Refused as refused:
         return str(refused)
-    injection = inject(_draft(pod), None, settings=settings._replace(unsupported=dialects.REFUSE))
+    injection = inject(_draft(pod), None, settings=settings._replace(unsupported=REFUSE))
     wanted = without_warnings(pod, applied(pod, injection.patch))
     refusal = injection.refusal or review_new_pod(
         _pod(wanted), None, dialects=settings.dialects, placement=settings.placement
