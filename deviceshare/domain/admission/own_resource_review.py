@@ -81,15 +81,13 @@ def new_group_patch(group: Group, life: GroupLife = DEFAULT_LIFE) -> list[dict[s
 
 def review_changed_group(old: Group, new: Group) -> str:
     """Why a group may not change in this way, or ""."""
-    before, now = old.metadata.hides("spec"), new.metadata.hides("spec")
-    unreadable = f"spec can't be read ({new.metadata.fault})" if now else ""
-    if now and not before:
-        return unreadable
-    if old.spec == new.spec:
+    before, same = old.metadata.hides("spec"), old.spec == new.spec
+    if new.metadata.hides("spec"):
+        return "" if before and same else f"spec can't be read ({new.metadata.fault})"
+    if same:
         return ""
-    if before:  # a spec that could not be read can't be compared
-        return unreadable or "; ".join(spec_faults(new.spec))
-    if old.spec.binding != new.spec.binding and (old.node or old.metadata.hides("status.nodeName")):
+    bound = old.node or old.metadata.hides("status.nodeName")
+    if bound and not before and old.spec.binding != new.spec.binding:  # one that can't be read can't be compared
         return (
             f"spec can't be changed while the group is bound to node {old.node or '(unreadable)'}: "
             f"delete the group (kubectl delete sdg {old.name}) and recreate it"
@@ -130,7 +128,6 @@ def review_deleted_group(group: Group, pods: Iterable[Pod], life: GroupLife = DE
 Object = Mapping[str, Any]
 """A NodeDevices in plain JSON: unknown fields are compared like all others."""
 
-_SERVERS_OWN: Final = frozenset({"managedFields", "resourceVersion", "generation"})
 ADMINISTRATORS: Final = "system:masters"
 """The group that may do anything, whatever RBAC says."""
 
@@ -146,19 +143,15 @@ def review_report(old: Object, new: Object, node: str, *, named: bool = False) -
         return "an agent reports with the token of its pod, which names its node, and this token names none"
     if node and node != name:
         return f"the agent on node {node} may report on its own node only, not on {name!r}"
-    changed = _changed(_without(old, "hardware"), _without(new, "hardware"))
+    changed = _changed(old, new, "hardware")
     return f"an agent may write status.hardware only, not {changed}" if changed else ""
 
 
 def review_repair(old: Object, new: Object) -> str:
     """Why somebody who may write the status alone may not change a NodeDevices in this way, or ""."""
-    changed = _changed(_without(old, "recovered"), _without(new, "recovered"))
-    if not changed:
-        return ""
-    return (
-        f"only deviceshare and its agents write {changed}: who may not patch nodedevices may change status.recovered"
-        " alone, as deviceshare recover does"
-    )
+    others = "who may not patch nodedevices may change status.recovered alone, as deviceshare recover does"
+    changed = _changed(old, new, "recovered")
+    return f"only deviceshare and its agents write {changed}: {others}" if changed else ""
 
 
 def review_deletion(old: Object) -> str:
@@ -166,29 +159,23 @@ def review_deletion(old: Object) -> str:
 
     Its finalizer would keep it as long as it has claims. But it could not be kept any longer, whoever regrets it.
     """
-    claims = len((old.get("spec") or {}).get("claims") or {})
-    if not claims:
-        return ""
-    name = (old.get("metadata") or {}).get("name", "")
-    return (
-        f"devices of node {name} are claimed ({claims} claims in its NodeDevices): deviceshare deletes it once the node"
-        " isn't shared any more and nobody holds any"
-    )
+    claims, name = len((old.get("spec") or {}).get("claims") or {}), (old.get("metadata") or {}).get("name", "")
+    cure = "deviceshare deletes it once the node isn't shared any more and nobody holds any"
+    return f"devices of node {name} are claimed ({claims} claims in its NodeDevices): {cure}" if claims else ""
 
 
-def _without(whole: Object, own: str) -> dict[str, Any]:
-    """Without what the API server writes beside the status, and the one field of the status that may be written."""
-    metadata = {key: value for key, value in (whole.get("metadata") or {}).items() if key not in _SERVERS_OWN}
-    status = {key: value for key, value in (whole.get("status") or {}).items() if key != own}
-    return {**whole, "metadata": metadata, "status": status}
+def _changed(old: Object, new: Object, own: str) -> str:
+    """The first field that differs, as `spec.claims`, but for the one of the status that may be written, `own`.
 
-
-def _changed(old: Object, new: Object, path: str = "") -> str:
-    """The first field that differs, as `spec.claims`."""
+    What the API server writes beside the status may differ, too.
+    """
+    may_differ = {"metadata": {"managedFields", "resourceVersion", "generation"}, "status": {own}}
     for key in sorted({*old, *new}):
-        before, after = old.get(key), new.get(key)
-        if before != after:
-            if not path and isinstance(before, dict) and isinstance(after, dict):
-                return _changed(before, after, f"{key}.")
-            return f"{path}{key}"
+        before, after = ((each.get(key) or {} if key in may_differ else each.get(key)) for each in (old, new))
+        if before != after and isinstance(before, dict) and isinstance(after, dict):
+            differs = (name for name in sorted({*before, *after}) if before.get(name, ...) != after.get(name, ...))
+            if name := next((name for name in differs if name not in may_differ.get(key, ())), ""):
+                return f"{key}.{name}"
+        elif before != after:
+            return key
     return ""

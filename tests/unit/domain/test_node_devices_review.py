@@ -113,3 +113,10 @@ def test_nobody_deletes_what_has_claims() -> None:
     assert review_deletion(LEDGER).startswith(refused)
     assert review_deletion(changed("spec", "claims", to={})) == ""
     assert review_deletion(changed("spec", to={})) == ""
+
+
+def test_a_null_hides_no_other_change() -> None:
+    """It is a change itself, so that none beside it passes."""
+    new = changed("status", "devices", to=[])
+    new["spec"]["summary"] = None
+    assert review_report(LEDGER, new, "n1") == "an agent may write status.hardware only, not spec.summary"
