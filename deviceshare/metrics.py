@@ -165,7 +165,10 @@ class MeasuredRequest:
         self.verb.inflight.dec()
         if error is not None:
             self.result = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
-        self.verb.count(self.result)
+        results = self.verb.results
+        if self.result not in results:
+            results[self.result] = self.verb.requests.labels(self.verb.name, self.result)
+        results[self.result].inc()
 
 
 @dataclass(slots=True)
@@ -177,11 +180,6 @@ class _Verb:
     duration: Histogram
     inflight: Gauge
     results: dict[str, Counter] = field(default_factory=dict)
-
-    def count(self, result: str) -> None:
-        if result not in self.results:
-            self.results[result] = self.requests.labels(self.name, result)
-        self.results[result].inc()
 
 
 @dataclass(eq=False)

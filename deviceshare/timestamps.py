@@ -5,6 +5,8 @@ https://github.com/kubernetes/community/blob/master/contributors/devel/sig-archi
 
 from datetime import UTC, datetime
 
+from deviceshare.domain.objects.quantities import seconds_between
+
 
 def timestamp(moment: datetime) -> str:
     """In whole seconds, as metav1.Time."""
@@ -22,8 +24,5 @@ def micro_now() -> str:
 
 
 def seconds_since(written: str, now: datetime) -> float | None:
-    """How long ago a time in RFC 3339 was; None where it is none, as others may have written anything."""
-    try:
-        return (now - datetime.fromisoformat(written)).total_seconds()
-    except (ValueError, TypeError, OverflowError):  # TypeError: it names no time zone
-        return None
+    """How long ago a time in RFC 3339 was; None where it is none."""
+    return seconds_between(written, now.isoformat())

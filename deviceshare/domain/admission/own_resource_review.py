@@ -174,8 +174,9 @@ def _changed(old: Object, new: Object, own: str) -> str:
         before, after = ((each.get(key) or {} if key in may_differ else each.get(key)) for each in (old, new))
         if before != after and isinstance(before, dict) and isinstance(after, dict):
             differs = (name for name in sorted({*before, *after}) if before.get(name, ...) != after.get(name, ...))
-            if name := next((name for name in differs if name not in may_differ.get(key, ())), ""):
-                return f"{key}.{name}"
+            for name in differs:
+                if name not in may_differ.get(key, ()):
+                    return f"{key}.{name}"
         elif before != after:
             return key
     return ""

@@ -19,8 +19,6 @@ MOST_NAMESPACES: Final = 8
 OTHERS: Final = "(others)"
 """No namespace can be called so."""
 
-PHASES: Final = frozenset({PENDING, BOUND, DEGRADED, TERMINATING})
-
 
 def count_devices(fleet: Fleet) -> Mapping[tuple[str, str, Use, Health], int]:
     """How many devices of one resource on one node are used so and are in this health, sorted by all of these."""
@@ -123,7 +121,7 @@ def _count(fleet: Fleet, group: Group, waiting: list[Pod]) -> GroupCount:
     return GroupCount(
         group.name,
         # Another version may write further phases; a stranger may write anything.
-        group.status.phase if group.status.phase in PHASES else PENDING,
+        group.status.phase if group.status.phase in (BOUND, DEGRADED, TERMINATING) else PENDING,
         group.node,
         devices=_counted(device.resource for device in claim.whole) if claim else {},
         pods=_by_namespace(_counted(key.partition("/")[0] for key in users)),

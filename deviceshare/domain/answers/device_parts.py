@@ -63,39 +63,33 @@ class ContainerPart(Struct, frozen=True, rename="camel", omit_defaults=True):
 class AllocatedAmount(NamedTuple):
     """How much of a device is allocated."""
 
-    units: int
-    """As a room counts."""
-    size: int
-    """MiB of its memory; 0 where that is unknown."""
-
-    @property
-    def memory_mib(self) -> int:
-        """MiB; 0 where the memory is unknown."""
-        return mib(self.units, self.size)
-
-    @property
-    def percent(self) -> float:
-        """Of all of it, rounded down to a hundredth of a percent."""
-        return self.units * WHOLE * WHOLE // (WHOLE * (self.size or 1)) / WHOLE
+    memory_mib: int
+    """0 where the memory is unknown."""
+    percent: float
+    """Of all of it, rounded down to a hundredth of a percent."""
 
 
 def allocated(state: DeviceState) -> AllocatedAmount:
     """What is allocated of the device."""
     full, size = capacity(state.memory_mib), state.memory_mib
     if state.use in ALLOCATED and state.use is not Use.SHARED:
-        return AllocatedAmount(full, size)
-    return AllocatedAmount(min(sum(used(each.shares, size) for each in state.sharers), full), size)
+        return _amount(full, size)
+    return _amount(min(sum(used(each.shares, size) for each in state.sharers), full), size)
+
+
+def _amount(units: int, size: int) -> AllocatedAmount:
+    return AllocatedAmount(mib(units, size), units * WHOLE * WHOLE // capacity(size) / WHOLE)
 
 
 def parts(state: DeviceState, limits: Callable[[str], str] = lambda _: "") -> list[PodPart]:
     """What pods have of the device, by name; `limits` as NodeDevices.limits_of, where that is to be shown."""
     found = []
     for sharer in state.sharers:
-        shares, taken = sharer.shares, AllocatedAmount(used(sharer.shares, state.memory_mib), state.memory_mib)
+        shares, taken = sharer.shares, _amount(used(sharer.shares, state.memory_mib), state.memory_mib)
         asked = f"{int(taken.percent)}%"
         if len(shares) == 1:
             asked = str(shares[0])
-        elif taken.size and all(share.memory_mib for share in shares):
+        elif state.memory_mib and all(share.memory_mib for share in shares):
             asked = in_gib(taken.memory_mib)
         names = sorted({share.container for share in shares})
         of_each = {name: listed(str(share) for share in shares if share.container == name) for name in names}

@@ -11,9 +11,8 @@ https://github.com/kubernetes/community/blob/master/contributors/devel/sig-archi
 """
 
 from collections.abc import Collection, Mapping
-from datetime import datetime
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -22,12 +21,11 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.devices import Device, described, selected
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, MOVE, PENDING, TERMINATING, Group, GroupStatus
-from deviceshare.domain.objects.hardware import Hardware, Publication
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices, Patch
 from deviceshare.domain.objects.nodes import OUT_OF_SERVICE, Node
 from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.quantities import spelled
+from deviceshare.domain.objects.quantities import seconds_between, spelled
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.device_states import DeviceState, device_states, held_by, unhealthy_among
 from deviceshare.domain.placement.fleet import Fleet
@@ -315,40 +313,30 @@ def _given_away(mine: Collection[DeviceState], node: str, rebind: str) -> Reason
     return Reason(ReasonKind.DEVICES_GIVEN_AWAY, text, f"{cure} {documented}")
 
 
-class _Offered(NamedTuple):
-    """What a node has now, also where its ledger doesn't say so yet."""
-
-    sources: tuple[Node, Hardware, Publication]
-    offer: Offer
-    uuids: dict[tuple[str, int], str]
-    devices: set[Device]
-    """For groups or withheld, in the present numbering."""
-
-
-_offered: Final[dict[str, _Offered]] = {}
+_offered: Final[dict[str, tuple[Node, LedgerStatus, Offer, LedgerStatus | None]]] = {}
+"""By node, and from what: its offer, and the ledger's status as it should be, where it isn't."""
 
 
 def _as_now(home: Node, ledger: NodeDevices) -> tuple[NodeDevices, Offer]:
-    """The ledger with what the node has now, taken anew where the node changed.
+    """The ledger with what the node has now, also where the ledger doesn't say so yet; and that alone.
 
     A node has many groups, and each of their pods has its group looked at.
     """
     name, status = home.metadata.name, ledger.status
-    sources = (home, status.hardware, status.published)
-    if (known := _offered.get(name)) is None or known.sources != sources:
-        offer = take(*sources)
+    if (known := _offered.get(name)) is None or known[:2] != (home, status):
+        offer = take(home, status.hardware, status.published)
         uuids = {(part.resource, part.index): part.uuid for part in ledger.hardware.devices if not part.lost}
-        known = _offered[name] = _Offered(sources, offer, uuids, _named(uuids, offer))
+        same = _named(uuids, offer) == _named(uuids, status)
+        now = None if same else replace(status, devices=list(offer.devices), withheld=list(offer.withheld))
+        known = _offered[name] = home, status, offer, now
         if len(_offered) > KEPT:
             del _offered[next(iter(_offered))]
-    offer = known.offer
-    if known.devices == _named(known.uuids, status):
-        return ledger, offer
-    now = replace(status, devices=list(offer.devices), withheld=list(offer.withheld))
-    return replace(ledger, status=now), offer
+    _, _, offer, now = known
+    return replace(ledger, status=now) if now else ledger, offer
 
 
 def _named(uuids: Mapping[tuple[str, int], str], of: Offer | LedgerStatus) -> set[Device]:
+    """For groups or withheld, in the present numbering."""
     every = chain(of.devices, *[each.devices for each in of.withheld])
     return {Device(d.resource, d.index, d.uuid or uuids.get((d.resource, d.index), "")) for d in every}
 
@@ -404,16 +392,8 @@ def idle_since(group: Group, now: str, *, used: bool) -> str:
     """
     if used or not group.node:
         return ""
-    known, moment = idle_seconds(group.status.idle_since, now), group.status.idle_since
-    return moment if known is not None and known >= 0 else now
-
-
-def idle_seconds(since: str, now: str) -> float | None:
-    """The seconds between two times in RFC 3339; None where one can't be read."""
-    try:
-        return (datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()
-    except (ValueError, TypeError, OverflowError):  # TypeError: one names no time zone
-        return None
+    known = seconds_between(group.status.idle_since, now)
+    return group.status.idle_since if known is not None and known >= 0 else now
 
 
 def release_reason(seconds: int) -> Reason:

@@ -2,19 +2,24 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from msgspec import to_builtins
 
 from deviceshare.domain.objects.devices import Device, as_json
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices, Patch, Summary, patched
 from deviceshare.domain.objects.shares import WHOLE, in_gib
-from deviceshare.domain.placement import device_states
-from deviceshare.domain.placement.device_states import DeviceState, Health, Use, by_resource, doubted, numbers
+from deviceshare.domain.placement.device_states import (
+    DeviceState,
+    Health,
+    Use,
+    by_resource,
+    device_states,
+    doubted,
+    numbers,
+)
 from deviceshare.domain.placement.rooms import mib
 from deviceshare.domain.wording import counted
-
-T = TypeVar("T")
 
 _NOT_SOUND: Final = (Health.UNHEALTHY, Health.LOST)
 
@@ -49,14 +54,14 @@ def summary_patch(ledger: NodeDevices) -> Patch:
     return {"metadata": version, "spec": {"summary": to_builtins(summary(ledger))}}
 
 
-def _merged(before: Mapping[str, T], after: Mapping[str, T]) -> dict[str, T | None]:
+def _merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> Patch:
     """The map as a merge patch: what is gone has to be named."""
     return {**dict.fromkeys(before), **after}
 
 
 def summary(ledger: NodeDevices) -> Summary:
     """What the node has, what of it is free, who holds the rest, and why some can't be had."""
-    states = device_states.device_states(ledger)
+    states = device_states(ledger)
     there = {resource: mine for resource, mine in by_resource(states).items() if any(each.offered for each in mine)}
     groups = sorted((claim.group, uid) for uid, claim in ledger.claims.items() if claim.group)
     holding = (_group(states, ledger.claims[uid], uid) for _, uid in groups)

@@ -22,13 +22,9 @@ from deviceshare.domain.wording import listed
 # gone.
 
 
-class TurnPlayer(Struct, frozen=True, rename="camel", omit_defaults=True):
+class TurnPlayer(ReportedWaiter, frozen=True, rename="camel", omit_defaults=True):
     """A program that has the turn or waits for it. Times are RFC 3339, "" where they aren't known."""
 
-    pod: str
-    """`namespace/name`"""
-    since: str = ""
-    priority: int = 0
     gone: bool = False
     """Whether there is no such pod any more: its node's agent hasn't reported that."""
     asked: bool = False

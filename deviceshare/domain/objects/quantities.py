@@ -5,6 +5,7 @@ them as strings; manifests may have numbers. They are untrusted: lengths and exp
 """
 
 import re
+from datetime import datetime
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final
@@ -31,6 +32,14 @@ def spelled(seconds: int) -> str:
         number, seconds = divmod(seconds, size)
         words += f"{number}{unit}" if number else ""
     return words or "0s"
+
+
+def seconds_between(since: str, now: str) -> float | None:
+    """The seconds between two times in RFC 3339; None where one is none, as others may have written anything."""
+    try:
+        return (datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()
+    except (ValueError, TypeError, OverflowError):  # TypeError: one names no time zone
+        return None
 
 
 Quantity = str | int | float | None

@@ -26,11 +26,12 @@ import structlog
 
 from deviceshare import timestamps
 from deviceshare.domain import contract
-from deviceshare.domain.answers.group_status import idle_seconds, left_cordoned, moved, release_reason, unbound_for
+from deviceshare.domain.answers.group_status import left_cordoned, moved, release_reason, unbound_for
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group, claim_name, uses
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.quantities import seconds_between
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.holds import hold_of, is_kept, taken_by_others
 from deviceshare.domain.placement.join_obstacles import pod_obstacle
@@ -469,5 +470,5 @@ def stays_on_lost_node(group: Group, pods: Collection[Pod]) -> bool:
 
 def _rest(group: Group, after: int) -> float:
     """The seconds until the group has been idle for so long; all of them where its status doesn't say since when."""
-    idle = idle_seconds(group.status.idle_since, timestamps.now())
+    idle = seconds_between(group.status.idle_since, timestamps.now())
     return after - idle if idle is not None and idle >= 0 else after
