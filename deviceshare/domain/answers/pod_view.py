@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Final
 
 from msgspec import Raw, Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from deviceshare.domain.device_health.violations import limit_of_container
 from deviceshare.domain.objects.hardware import ReportedProgram, ReportedQueue, ReportedTurns
@@ -22,15 +22,11 @@ from deviceshare.domain.wording import listed
 # gone.
 
 
-class TurnPlayer(ReportedWaiter, frozen=True, rename="camel", omit_defaults=True):
+class TurnPlayer(ReportedProgram, frozen=True, rename="camel", omit_defaults=True):
     """A program that has the turn or waits for it. Times are RFC 3339, "" where they aren't known."""
 
     gone: bool = False
     """Whether there is no such pod any more: its node's agent hasn't reported that."""
-    asked: bool = False
-    """Whether the holder was asked to end, since its slice is over."""
-    lost_since: str = ""
-    """When the agent last heard of the holder, where it has lost contact."""
 
 
 class TurnView(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -62,15 +58,14 @@ def turn_views(turns: ReportedTurns | None, pods: Container[str], group_uid: str
 
 
 def _view(queue: ReportedQueue, reported: str, pods: Container[str]) -> TurnView:
-    holder, waiting = None, [_player(each, pods) for each in queue.waiting]
-    if queue.holder:
-        holder = replace(_player(queue.holder, pods), asked=queue.holder.asked, lost_since=queue.holder.lost_since)
+    holder = _player(queue.holder, pods) if queue.holder else None
+    waiting = [_player(each, pods) for each in queue.waiting]
     number = max(queue.waiting_count, len(waiting))
     return TurnView(queue.group, queue.resource, queue.index, reported, holder, waiting, number)
 
 
 def _player(each: ReportedProgram, pods: Container[str]) -> TurnPlayer:
-    return TurnPlayer(each.pod, each.since, each.priority, gone=each.pod not in pods)
+    return TurnPlayer(**asdict(each), gone=each.pod not in pods)
 
 
 def standings(turns: ReportedTurns | None, pod: str) -> list[str]:
