@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission import bypasses, pod_review
-from deviceshare.domain.admission.drafts import OF_OTHERS, STRATEGIES
+from deviceshare.domain.admission.drafts import OF_OTHERS
 from deviceshare.domain.admission.pod_injection import CUDA_ORDER, GROWTH, JAX_GROWS, ShareOf, Variable
 from deviceshare.domain.admission.settings import DEFAULTS
 from deviceshare.domain.objects import groups, share_wishes, shares
@@ -77,7 +77,7 @@ def _shares() -> Variables:
         "shareVendors": {name: serving[name] for name in sorted(DIALECTS)},
         "mostShares": shares.MAX_DEVICES,
         "mostGib": shares.MAX_GIB,
-        "strategies": list(STRATEGIES),
+        "strategies": list(share_wishes.STRATEGIES),
         "isolations": list(share_wishes.ISOLATIONS),
         "usersAnnotations": sorted(contract.USERS),
         "podAnnotations": sorted({*contract.ON_PODS, *(each.annotation for each in vendors.VENDORS)}),

@@ -39,7 +39,9 @@ def configure(format: LogFormat = "auto", level: LogLevel = "info", stream: Text
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     threshold = logging.getLevelNamesMapping()[level.upper()]
-    render = _console(colors=stream.isatty()) if console else _JSON
+    # Rich's boxes around tracebacks take a screen each; Python's own are shorter.
+    columns = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_plain_traceback)
+    render = [_printable, columns] if console else _JSON
     # Not through the standard library, which takes three times as long: a line is logged for each pod.
     structlog.configure(
         processors=[*stamp, *render],
@@ -94,11 +96,6 @@ _JSON: list[Processor] = [
     structlog.processors.EventRenamer("message"),
     structlog.processors.JSONRenderer(),
 ]
-
-
-def _console(*, colors: bool) -> list[Processor]:
-    # Rich's boxes around tracebacks take a screen each; Python's own are shorter.
-    return [_printable, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_plain_traceback)]
 
 
 def _printable(_logger: object, _method: str, event: EventDict) -> EventDict:

@@ -18,13 +18,9 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import share_wishes, shares
 from deviceshare.domain.objects.groups import name_fault
 from deviceshare.domain.objects.object_decoder import ObjectMeta
-from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.quantities import amount, is_some
 from deviceshare.domain.objects.shares import DIALECTS, NO_SHARE, SYSTEMS, ShareRequest, is_annotation, share_request
 from deviceshare.domain.wording import listed
-
-STRATEGIES: Final = ("binpack", "spread")
-"""Where a share is taken: from the device with the least room for it, or the most."""
 
 SEVERAL: Final = "aliyun.com/gpu-count"
 """As a pod's label: on how many devices its memory is wanted, in equal parts."""
@@ -211,7 +207,6 @@ def concern_of(metadata: DraftMeta | ObjectMeta, share: ShareRequest, dialects: 
     fault = (
         (_UNSERVED.format(listed(unserved)) if unserved else "; ".join(share.faults))
         or _group_fault(labels, annotations, share)
-        or _strategy_fault(annotations, share)
         or share_wishes.fault(annotations, bool(share))
     )
     return Concern(annotations.get(contract.GROUP, ""), share, fault, sorted(filter(is_ours_alone, annotations)))
@@ -247,18 +242,6 @@ def _group_fault(labels: Mapping[str, str], annotations: Mapping[str, str], shar
     return ""
 
 
-def _strategy_fault(annotations: Mapping[str, str], share: ShareRequest) -> str:
-    value, field = annotations.get(contract.STRATEGY), f"metadata.annotations[{contract.STRATEGY}]"
-    if value is None:
-        return ""
-    if not share:
-        return f"{field} is for pods that ask for a share: leave it out and set the group's spec.schedulingStrategy"
-    if value not in STRATEGIES:
-        return f"{field} is {quoted(value)}: set it to {listed(STRATEGIES, link='or')}, or leave it out"
-    return ""
-
-
 @cache
 def _off(dialects: Systems) -> frozenset[str]:
-    """The resources that aren't served."""
     return frozenset(each.resource for each in DIALECTS.values() if each.system and each.system not in dialects)

@@ -22,7 +22,7 @@ from deviceshare.domain.objects.groups import Group, claim_name
 from deviceshare.domain.objects.hardware import HOOK, NO_LIMITS
 from deviceshare.domain.objects.quantities import is_some
 from deviceshare.domain.objects.share_wishes import PREFERRED
-from deviceshare.domain.objects.shares import DIALECTS, NO_SHARE, Need, ShareRequest, container_annotation, field_path
+from deviceshare.domain.objects.shares import DIALECTS, NO_SHARE, ShareRequest, container_annotation, field_path
 from deviceshare.domain.vendors import Vendor
 
 _NOTHING: Final = "is 0: deviceshare leaves the pod alone, and its image's own variables may show it every device"
@@ -183,18 +183,14 @@ def _tolerations(spec: DraftSpec, share: ShareRequest, settings: InjectionSettin
     missing: list[Json] = [
         {"key": key, "operator": "Exists", "effect": "NoSchedule"}
         for key in (share.of if share else vendors.TAINTS)
-        if not any(_tolerates(each, key) for each in own)
+        if not any(
+            each.get("operator") == "Exists"
+            and each.get("key", "") in ("", key)
+            and each.get("effect", "") in ("", "NoSchedule")
+            for each in own
+        )
     ]
     return [_set("/spec/tolerations", [*own, *missing])] if settings.tolerations and missing else []
-
-
-def _tolerates(toleration: Json, key: str) -> bool:
-    """Whether it is for every taint that has the key and the effect NoSchedule."""
-    return (
-        toleration.get("operator") == "Exists"
-        and toleration.get("key", "") in ("", key)
-        and toleration.get("effect", "") in ("", "NoSchedule")
-    )
 
 
 def _runtime_class(spec: DraftSpec, wanted: str, warnings: list[str]) -> list[Json]:
@@ -302,7 +298,10 @@ class ShareOf(NamedTuple):
         yield CUDA_ORDER
         if self.resource == shares.ALIYUN_GPU_MEM:
             own = sum(need.memory_mib for need in self.request.container(self.container))
-            yield Variable("ALIYUN_COM_GPU_MEM_POD", value=str(_together(self.request.needs) // shares.MIB_PER_GIB))
+            # Of the pod as a whole, as Kubernetes counts init containers: the larger, not the sum.
+            inits = [need.memory_mib for need in self.request.needs if need.role in shares.INITS]
+            beside = sum(need.memory_mib for need in self.request.needs if need.role not in shares.INITS)
+            yield Variable("ALIYUN_COM_GPU_MEM_POD", value=str(max(beside, *inits, 0) // shares.MIB_PER_GIB))
             yield Variable("ALIYUN_COM_GPU_MEM_CONTAINER", value=str(own // shares.MIB_PER_GIB))
         if settings.framework_limits:
             yield GROWTH
@@ -322,12 +321,6 @@ def _shares_of(spec: DraftSpec, request: ShareRequest) -> dict[str, ShareOf]:
         for resource in [next((r for r, q in each.limits.items() if r in DIALECTS and is_some(q)), "")]
         if resource
     }
-
-
-def _together(needs: tuple[Need, ...]) -> int:
-    """MiB of the pod as a whole, as Kubernetes counts init containers: the larger, not the sum."""
-    inits = [need.memory_mib for need in needs if need.role in shares.INITS]
-    return max(sum(need.memory_mib for need in needs if need.role not in shares.INITS), *inits, 0)
 
 
 class _Variables(NamedTuple):

@@ -29,6 +29,10 @@ MAX_ANNOTATIONS: Final = 192 << 10
 """Bytes. Kubernetes takes 256 KiB: the rest is for what deviceshare, and others, write after the pod's creation."""
 _TOO_LARGE = "metadata.annotations take more than 192 KiB, and deviceshare writes its own besides: leave some out"
 _NOT_INJECTED = "deviceshare did not inject {}, so containers could see other devices than theirs: retry"
+_OF_ITS_CONTAINERS = (
+    "spec.resources.limits[{}]: a container asks for a share, not the pod as a whole; move the limit to the container"
+    " that uses it"
+)
 _NOT_GATED = (
     f"{contract.PLACEMENT_GATE} is missing, so the pod could be scheduled before it has devices: deviceshare adds it,"
     " and Kubernetes keeps it from 1.27 on; retry"
@@ -59,7 +63,7 @@ def review_new_pod(
     concern = concern_of(pod.metadata, pod.share, dialects)
     if concern is None:
         return ""
-    share = concern.share
+    share, whole = concern.share, pod.spec.resources
     if group is not None and group.claim:
         return concern.fault or _by_claim_fault(pod, group, concern.ours, outsider, lacks_claim)
     lacking = pod.lacking(_vendors(pod.group, group, share.of))
@@ -70,7 +74,7 @@ def review_new_pod(
         or _placement_fault(pod, placement)
         or _own_devices_fault(pod, share)
         or (f"spec.containers: {_NOT_INJECTED.format(listed(lacking))}" if lacking else "")
-        or _share_of_the_whole_pod(pod)
+        or (_OF_ITS_CONTAINERS.format(min(whole.parts)) if whole.limits and whole.parts else "")
         or (_foreign_share(pod, group, share) or _too_large(pod, share, largest(share.of)) if share else "")
     )
 
@@ -145,12 +149,6 @@ def _vendors(name: str, group: Group | None, share: Sequence[str]) -> Sequence[V
         return vendors.vendors_of(share)
     known = group is not None and not group.metadata.unreadable
     return vendors.vendors_of(group.spec.resources) if group and known else vendors.VENDORS
-
-
-def _share_of_the_whole_pod(pod: Pod) -> str:
-    found = pod.spec.resources.parts if pod.spec.resources.limits else ()
-    text = "a container asks for a share, not the pod as a whole; move the limit to the container that uses it"
-    return f"spec.resources.limits[{min(found)}]: {text}" if found else ""
 
 
 def _foreign_share(pod: Pod, group: Group | None, share: ShareRequest) -> str:

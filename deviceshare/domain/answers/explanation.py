@@ -32,8 +32,6 @@ from deviceshare.domain.wording import counted, listed
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
 _HIDDEN = "can't be read"
-_SHARED_FACTS = ("never fits", "health")
-"""Facts of a pod's group that belong to the pod's explanation, too."""
 
 
 class Explanation(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -223,7 +221,7 @@ def _pending(fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanation 
         facts = _outlook(request, nodes) | _never_fits(fleet, request, str(reason))
     else:
         facts = {"group": group.name if reason == bound else f"{group.name}: {bound}"}
-        facts |= {name: fact for name, fact in of_group.facts.items() if name in _SHARED_FACTS}
+        facts |= {name: fact for name, fact in of_group.facts.items() if name in ("never fits", "health")}
         # The group may go where this pod can't be scheduled to.
         judged = bool(request.share) or not group.node
         nodes = verdicts(fleet, request, invalid(group), pod) if judged else of_group.nodes

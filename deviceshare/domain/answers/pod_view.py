@@ -253,7 +253,7 @@ def _part(whole: PodDeviceView, mine: Sharer, state: DeviceState, usage: Usage) 
     parts = []
     for name in sorted({share.container for share in mine.shares}):
         own = [share for share in mine.shares if share.container == name]
-        percent = _percent(sum(units(share, size) or 0 for share in own), size)
+        percent = WHOLE * sum(units(share, size) or 0 for share in own) // capacity(size)
         parts.append(PartView(name, limit_of_container(own, size) if size else None, percent, taken[name]))
     cost = used(mine.shares, size)
     memory_mib = mib(cost, size) if size else None
@@ -263,14 +263,10 @@ def _part(whole: PodDeviceView, mine: Sharer, state: DeviceState, usage: Usage) 
         memory_total_mib=memory_mib,
         utilization=None,
         part_mib=memory_mib,
-        part_percent=_percent(cost, size),
+        part_percent=WHOLE * cost // capacity(size),
         parts=parts,
         former=all(share.former for share in mine.shares),
     )
-
-
-def _percent(cost: int, size: int) -> int:
-    return WHOLE * cost // capacity(size)
 
 
 def _use_of(state: DeviceState, usage: Usage) -> DeviceUsage | None:

@@ -1,4 +1,4 @@
-"""What a pod's annotations ask of its shares: that limits are enforced, a burst above them, and other sizes."""
+"""What a pod's annotations ask of its shares: which devices, enforced limits, a burst above them, other sizes."""
 
 import re
 from collections.abc import Mapping
@@ -9,6 +9,8 @@ from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.shares import MIB_PER_GIB
 from deviceshare.domain.wording import listed
 
+STRATEGIES: Final = ("binpack", "spread")
+"""Where a share is taken: from the device with the least room for it, or the most."""
 REQUIRED: Final = "required"
 PREFERRED: Final = "preferred"
 ISOLATIONS: Final = (REQUIRED, PREFERRED)
@@ -21,13 +23,14 @@ RESIZE_CURE: Final = "set it to CONTAINER=SIZE, several with commas, as in main=
 
 def fault(annotations: Mapping[str, str], has_share: bool) -> str:
     """What is wrong with those that are fixed at a pod's creation, and what would be right; or ""."""
-    for key in (contract.ISOLATION, contract.BURST):
+    for key in (contract.STRATEGY, contract.ISOLATION, contract.BURST):
         if key in annotations and not has_share:
-            return f"metadata.annotations[{key}] is for pods that ask for a share: leave it out"
-    value = annotations.get(contract.ISOLATION, REQUIRED)
-    if value not in ISOLATIONS:
-        field = f"metadata.annotations[{contract.ISOLATION}]"
-        return f"{field} is {quoted(value)}: set it to {listed(ISOLATIONS, link='or')}, or leave it out"
+            instead = " and set the group's spec.schedulingStrategy" if key == contract.STRATEGY else ""
+            return f"metadata.annotations[{key}] is for pods that ask for a share: leave it out{instead}"
+    for key, words in ((contract.STRATEGY, STRATEGIES), (contract.ISOLATION, ISOLATIONS)):
+        if (value := annotations.get(key, words[0])) not in words:
+            cure = f"set it to {listed(words, link='or')}, or leave it out"
+            return f"metadata.annotations[{key}] is {quoted(value)}: {cure}"
     burst = annotations.get(contract.BURST, "1")
     if not re.fullmatch(_BURST, burst):
         return f"metadata.annotations[{contract.BURST}] is {quoted(burst)}: give whole GiB, such as 16, or leave it out"
