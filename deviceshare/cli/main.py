@@ -1,6 +1,7 @@
 """The root command, which imports a subcommand when it is named.
 
-Shell completion is click's: https://click.palletsprojects.com/en/stable/shell-completion/
+Shell completion is click's: `eval "$(_DEVICESHARE_COMPLETE=bash_source deviceshare)"`, likewise for zsh and fish
+(https://click.palletsprojects.com/en/stable/shell-completion/).
 """
 
 import sys

@@ -207,7 +207,10 @@ def _sources(node: Node, status: LedgerStatus) -> dict[str, set[str]]:
 
 
 def judge_inventory(shared: Sequence[Node], ledgers: Ledgers) -> Iterator[Finding]:
-    """Devices that DRA or a device plugin may allocate, too; double claims; ledgers not held, or without much room."""
+    """One finding for nodes with a device plugin and a DRA driver, one for those whose devices DRA may give to others.
+
+    And one for each double claim or allocation, and each ledger with devices to be held, or without room for much more.
+    """
     published = {node.metadata.name: _status(node, ledgers).published for node in shared}
     counted = {node.metadata.name: node.status.allocatable for node in shared}
     both = [name for name, each in published.items() if any(is_some(counted[name].get(r)) for r in each.resources)]

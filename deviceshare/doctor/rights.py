@@ -100,7 +100,10 @@ async def examine_own(api: Api, ours: Installation) -> Verdict:
 
 
 def judge(user: str, denied: Sequence[Attributes]) -> list[Finding]:
-    """A problem of deviceshare's user, which needs each right at some time; of the person who asks, "", a warning."""
+    """A problem where it is deviceshare's user, which needs each of these rights at some time.
+
+    A warning where it is the person who asks, "": that a person may not create groups may be intended.
+    """
     cure = "helm upgrade the release with rbac.create=true, or kubectl apply the rules in docs/reference/rbac.md"
     if not user:
         cure = (

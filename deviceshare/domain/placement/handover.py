@@ -329,9 +329,12 @@ def _of_gpushare(pod: Pod, ledger: NodeDevices, parts: Sequence[Share]) -> dict[
     }
 
 
-# Steady numbers: a claim goes on meaning its devices when another source begins or ceases to number the node's, and
-# after a reboot (claims.md, Numbers and UUIDs). ResourceSlices number devices as the kernel does, a device plugin and
-# an agent as the driver's library does. A UUID is the same in all of them.
+# Steady numbers: a claim goes on meaning its devices when another source begins or ceases to number the node's.
+# ResourceSlices number devices as the kernel does, a device plugin and an agent as the driver's library does. A UUID
+# is the same in all of them. So nobody new gets devices while a claim names some by a number of the one kind and only
+# the other kind is known; and what a claim names by UUID stays known while it is held, published or not.
+# Numbers and UUIDs don't mix: after a reboot a number may mean the device that another claim names by its UUID. While
+# one claim of a node names devices in the one way, nobody new gets any that would be named in the other (`doubts`).
 
 _SHOWN: Final = 3
 _GONE: Final = "its ResourceSlices are gone, and what else is known of the node numbers devices otherwise"
@@ -365,8 +368,12 @@ def _holders(ledger: NodeDevices, vendor: Vendor | None, *, have_uuids: bool) ->
 def by_uuid(ledger: NodeDevices, except_of: Collection[str]) -> dict[str, Claim]:
     """The claims by number as they are to be, by UUID, once the agent reports in the boot that the node is in.
 
-    All numbers of a vendor or none: in the next boot those that stay numbers would mean others' cards. The numbers
-    become former devices. `except_of`: UIDs of holders whose pods can't be told.
+    Each container that runs was started in this boot, and opened what its number means in it. The numbers stay reserved
+    as former devices until no pod is told them any more (loops/protocol/rebind.py): a reboot may come before that.
+
+    All numbers of a vendor or none: in the next boot those that stay numbers would mean others' cards. And none where a
+    number now means what another claim names by UUID, as one does that was restored from a boot nobody remembers.
+    `except_of`: UIDs of holders whose pods can't be told.
     """
     numbered = {uid: [each for each in claim.devices if not each.uuid] for uid, claim in ledger.claims.items()}
     whole = {each.uuid for claim in ledger.claims.values() if claim.group for each in claim.devices}

@@ -1,8 +1,11 @@
 """Holds: ResourceClaims of our own on the devices of groups and shares, so that DRA gives them to nobody else.
 
-A hold names one device by its UUID, and a pod of ours names the hold, until kube-scheduler has allocated it and the
-ledger is entered among those that it is reserved for (decision 26). A group whose `spec.handover` is `claim` has one
-hold for all its devices, in the namespace of its pods, which name it themselves (decision 27).
+Each device that a ledger claims is allocated by kube-scheduler to a claim of ours, too, before any pod gets it: the
+hold names the device by its UUID, and a pod of ours names the hold. Once it is allocated, the ledger is entered among
+those that it is reserved for, by which it stays, and the pod is deleted. deviceshare never writes an allocation, so it
+can't collide with kube-scheduler; it clears one, when nobody can join by it any more (decision 26). A group whose
+`spec.handover` is `claim` has one hold for all its devices, in the namespace of its pods, which name it themselves:
+kube-scheduler allocates it for the first of them, and binds the others without any of us (decision 27).
 """
 
 import hashlib

@@ -139,7 +139,9 @@ def usable(node: Node, pod: Pod) -> bool:
 
 
 # A pod's node affinity, tightened to one node: the change that a lifted scheduling gate comes with (decision 16).
-# Terms are alternatives, so each of them gets the requirement, but for those without any: these can't be changed.
+# A gated pod's required node affinity may only be tightened: each term may get further requirements, none may go, and
+# none may be added (kubernetes/kubernetes, `pkg/apis/core/validation`, ValidatePodUpdate). Terms are alternatives, so
+# each of them gets the requirement, but for those without any: they match no node, and can't be changed.
 
 
 def pinned_to(node: str, affinity: Affinity | None) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Preemption: who would have to go so that a pod of higher priority gets devices, as kube-scheduler decides it for CPU.
 
-Victims are pods with shares, of lower priority, and groups that no pod uses, as if they had priority 0 (decision 24).
+An extender can't add victims where kube-scheduler's own dry run finds none, so deviceshare's leader makes the room.
+Victims are pods with shares, of lower priority, and groups that no pod uses, as if they had priority 0. Pods of groups
+never are: their group would keep its devices.
 https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
 """
 

@@ -1,6 +1,8 @@
 """A resize: a pod's share made larger or smaller where it is, without a restart (claims.md, resize).
 
-The limits of a device's containers never come to more than its memory. Where shares are only counted there are none.
+A larger part needs room on its device. A smaller one is claimed only once the agent has reported, in the very ledger
+that is written, that it lowered the limit of what runs to that: so the limits of a device's containers never come to
+more than its memory. Where shares are only counted there is no limit to lower.
 """
 
 from collections.abc import Iterable

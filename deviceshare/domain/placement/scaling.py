@@ -1,6 +1,12 @@
 """Scaling pods: what autoscalers are shown in the place of pending pods whose devices are on nodes to come.
 
-docs/autoscaling.md says what autoscalers see of waiting pods, and what of these.
+Autoscalers simulate kube-scheduler without extenders, where a pod of a group fits on any node, and one with a share on
+none. A scaling pod requests whole devices by the vendor's resource, as a new node has them. It names a scheduler that
+doesn't exist, so it is never bound and takes nothing; the condition by which autoscalers find pods is written by the
+leader. Today's shared nodes are ruled out: what is free there isn't for it.
+
+https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md#how-does-scale-up-work
+https://karpenter.sh/docs/concepts/scheduling/
 """
 
 import math

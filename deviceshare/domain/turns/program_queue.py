@@ -1,9 +1,18 @@
 """The queue of programs that take turns with each other, of whom one at most has the turn.
 
-A turn is held by an open connection. Where that breaks, the node's kernel decides as far as the agent sees the
-processes of the pod, else a lease (decision 13; docs/turns.md, What is certain). Client and agent each count it by a
-clock of their own, of which only the rate is relied on: the client from the moment at which the agent sent its last
-heartbeat, or earlier; the agent gives a lost turn to nobody until `grace` has passed since then, by when CMD has ended.
+A turn is held by an open connection. Where the connection breaks, neither side knows what became of the other, so both
+count, each by its own clock, of which only the rate is relied on:
+
+- Each heartbeat says how long ago, by the agent's clock, the connection was accepted. The client asked before that, by
+  its own clock; so what it adds up is never later than the moment at which the agent sent the heartbeat, however long
+  that was under way or lay in a buffer. From there it has a lease. Without another heartbeat it ends CMD when the lease
+  is over: SIGTERM, and SIGKILL `KILL` later.
+- The agent gives a lost turn to nobody until `grace` has passed since its last heartbeat, by when CMD has ended.
+
+That is all there is where an agent doesn't see the processes of the pod: in a sandbox with a kernel of its own (Kata,
+gVisor), or without hostPID. Where it sees them, its node's kernel decides: a lost turn ends when the last process of it
+has ended, neither earlier nor later. Clients that were stopped (SIGSTOP) or whose shells were all killed are covered by
+that alone. The lease is long there, so that a program survives that its agent is upgraded.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -353,7 +353,8 @@ class Controller:
 async def gradual_subscription(mirror: Mirror[Any], watcher: Watcher) -> AsyncIterator[None]:
     """Reports each object first as an addition, and then every change, as `Mirror.subscribe` does, a few at a time.
 
-    Ten thousand at once would keep the event loop for half a second. Entered when all of them have been reported.
+    Entered when all existing objects have been reported. A mirror reports them all at once: ten thousand would keep the
+    event loop, which answers webhooks, for half a second.
     """
     unreported = {obj.metadata.key: None for obj in mirror.values()}  # in their order
 

@@ -1,7 +1,8 @@
 """Scheduling gates: the leader chooses the nodes of pods behind deviceshare's gate, claims, and lifts it (decision 16).
 
-Pods are taken in the order of kube-scheduler's queue, one decision after the other, while the writes of earlier ones
-are under way. Each decision counts what those have taken in memory.
+It stands in for a kube-scheduler of ours in clusters that allow none: pods are taken in the order of
+kube-scheduler's queue, one decision after the other, while the writes of earlier ones are under way. Each decision
+counts what those have taken in memory. The claim protocol decides, whatever is believed here.
 """
 
 import asyncio
@@ -208,8 +209,11 @@ class UnschedulablePods:
     """The reconciler of pods that were placed where kube-scheduler finds no place: they lead back to a decision.
 
     A gate that was lifted can't be put back, nor a node affinity be loosened. So a pod that is unschedulable for longer
-    than a moment, and that a controller would recreate, is deleted as it is: it never ran. The new one is kept from
-    this node for a while, which another leader would learn by one more try. Keyed by `namespace/name`.
+    than a moment, and that a controller would recreate, is deleted as it is: it never ran. The new one is behind a gate
+    again, and is kept from this node for a while. A pod whose group lives on the node with others has no other choice
+    and stays; one without a controller is for a person to recreate.
+
+    Keyed by `namespace/name`. Which nodes to avoid another leader would learn by one more try.
     """
 
     def __init__(self, context: ControllerContext, releaser: Releaser) -> None:

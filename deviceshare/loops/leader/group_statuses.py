@@ -1,8 +1,9 @@
 """The reconciler of groups: writes their statuses, and records Events for what changed.
 
-A transition is written at once; everything else (which pods, what is in the way) waits for its turn before it is even
-looked at, so that 500 pods don't make 500 writes. A write to an unbound group makes a bind of it that is under way
-retry: so a group whose pods have not been refused yet is left alone for a moment, and so is one that was just bound.
+A status is written only when something in it is wrong. A transition is written at once; everything else (which pods,
+what is in the way) waits for its turn before it is even looked at, so that 500 pods don't make 500 writes. A write to
+an unbound group makes a bind of it that is under way retry: so a group whose pods have not been refused yet is left
+alone for a moment. So is one that was just bound, until its first pod is: the bind said already what is then so.
 """
 
 import asyncio

@@ -8,11 +8,13 @@
 | kept                   | delete the pod; take a mark away        | mark it                                          |
 | marked                 | take the mark away                      | clear it, if a fresh ledger says so, too         |
 
-Each step is one conditional write, and may be the last of this process. The last row keeps a device from two holders
-(decision 26). Who takes the mark away writes the hold, so that the clearing fails of a leader that was held up.
+Each step is one conditional write, and may be the last of this process. The last row is what keeps a device from two
+holders: a bind writes the ledger's claim, and then reads that its holds aren't marked; the leader marks a hold, and
+then reads that the ledger has no claim. One of the two sees the other. Who takes the mark away writes the hold, so that
+the clearing fails of a leader that was held up behind its look. What the ledger says of holds is for those who wait.
 
 A group's own hold has no pod of ours: its pods name it. Who releases the group clears it first (`end_hold`), as long as
-no pod is entered, as kube-scheduler does before it binds one (decision 27).
+no pod is entered; kube-scheduler enters one before it binds it, so that of the two writes one fails.
 """
 
 from contextlib import suppress

@@ -1,7 +1,8 @@
 """The reconciler of shared nodes: keeps a ledger for each, with what the node has, and fills one that was lost.
 
-A new ledger names no devices, so nothing can be claimed in it. Only when everything that lives on the node has a claim
-is it opened, by writing the devices. One that is deleted serves on until it is empty (claims.md, ledgers).
+A new ledger names no devices and so is closed: nothing can be claimed in it. Only when everything that lives on the
+node has a claim is it opened, by writing the devices (repair.fill). It has no owner and bears a finalizer, so it is
+lost by force only: one that is deleted serves on until it is empty.
 """
 
 from contextlib import suppress

@@ -1,8 +1,9 @@
 """The reconciler that makes room for waiting pods of higher priority: pods with shares are evicted, idle groups freed.
 
 One pod after the other, in the order of kube-scheduler's queue. The node is written into the waiting pod first
-(`deviceshare.io/nominated-node`), and what comes free there is kept from pods of lower priority by filter. Then the
-victims are evicted by their PodDisruptionBudgets: all are asked about before the first one goes (decision 24).
+(`deviceshare.io/nominated-node`), and what comes free there is kept from pods of lower priority by filter, in every
+replica. Then the victims are evicted, by the Eviction API and thus by their PodDisruptionBudgets: all of them are asked
+about before the first one goes. kube-scheduler retries the pod when its devices are free, as any waiting pod.
 """
 
 import asyncio

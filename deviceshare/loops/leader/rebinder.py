@@ -1,7 +1,8 @@
 """The reconcilers that change claims: by rebinds, which replace devices (claims.md, rebind), and by resizes.
 
-Here the mirrors only say when the protocol is worth its requests: a group, or a pod with a share, whose request has no
-answer; a pod whose annotations differ from its claim; a former device that no pod has any more.
+The protocol (protocol/rebind.py) is safe whoever begins it, and whenever. Here the mirrors only say when it is worth
+the requests: a group, or a pod with a share, whose request has no answer; a pod whose annotations differ from its
+claim; a former device that no pod has any more. Claims that were never to be rebound cost one comparison.
 """
 
 import asyncio

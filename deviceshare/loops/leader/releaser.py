@@ -1,6 +1,7 @@
 """The reconciler of claims that are to go: when a holder leaves a node, and why (claims.md, release).
 
-The protocol (protocol/release.py) asks the API server again what the mirrors say here.
+The protocol (protocol/release.py) is safe whoever begins it, and whenever: it asks the API server again what the
+mirrors say here. What is decided here is only when that is worth the requests.
 
 | Cause      | Begins where, by the mirrors                        | Asked again            | Leaves behind       |
 |------------|-----------------------------------------------------|------------------------|---------------------|
@@ -14,8 +15,9 @@ The protocol (protocol/release.py) asks the API server again what the mirrors sa
 | not held   | DRA gave its devices to others before its pods had  |                        | that, condition     |
 | idle       | it has had no pods for as long as it says           | that; who could join   | Released, condition |
 
-Whatever the cause, a group one of whose pods lives on the node stays. No worker waits: where binds must be waited out,
-the claim is enqueued for when they are over, and a release that is retried doesn't wait again.
+Whatever the cause, a group one of whose pods lives on the node stays. The mark on the claim of a holder that is to stay
+is taken away. No worker waits: where binds must be waited out, the claim is enqueued for when they are over, and since
+when each mark has been seen is remembered, so that a release that is retried doesn't wait again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping

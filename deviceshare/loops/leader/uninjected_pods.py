@@ -179,11 +179,13 @@ class _Rounds(NamedTuple):
 class Recreations:
     """When the next uninjected pod may be deleted, so that an admission that stays away causes no storm.
 
-    Pods of one controller, the owner by its UID, that were seen before the first of them was deleted belong to one
-    round and go one after the other. Those that come after that belong to the next round, which begins later each time,
-    and after some rounds never. Over all controllers of a namespace, some deletions in a row after which no injected
-    pod came are a sign that admission is still away; from then on one pod at a time is a trial. Each namespace by
-    itself: whoever may write pods in one can make any number look uninjected.
+    Pods of one controller that were seen before the first of them was deleted belong to one round and go one after the
+    other. Pods that come uninjected after that belong to the next round, which begins later each time, and after some
+    rounds never: whatever kept admission from them still does. Over all controllers of a namespace, some deletions in a
+    row after which no injected pod came are taken as a sign that admission is still away; from then on one pod at a
+    time is a trial. Each namespace by itself: whoever may write pods in one can make any number look uninjected.
+
+    Owners are the UIDs of controllers.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -6,14 +6,17 @@ namespace and share. Whom to wake is decided in *rounds* for each key:
 
 1. Those of its pods that the scheduler refused and that fit somewhere, the longest waiting first.
 2. Of an unbound group only the first: its bind chooses the node, and then the others fit there. Of equal shares as many
-   as there is room for. A pod that was refused since the extender was away is always among them: nobody has judged it.
-3. While pods wait that should fit, there are further rounds, less and less often, for all pods of a group and for twice
-   as many of equal shares each time. Another node that fits begins anew.
+   as there is room for. If 500 pods were touched for one freed device, the one that gets it would be queued behind the
+   rest. A pod that was refused since the extender was away is always among them: nobody has judged it.
+3. A touch may be missed, or something else than devices may be lacking. So while pods wait that should fit, there are
+   further rounds, less and less often, for all pods of a group and for twice as many of equal shares each time. Another
+   node that fits begins anew.
 
-When they are touched is decided for each namespace: a thousand touched at once would stand in front of all others for
-many seconds. So each namespace has a few places; a touched pod keeps its place until it is bound or gone or, since a
-second refusal in the same words is written nowhere, until it must have been tried. The keys of one take turns, pod by
-pod. A pod that refuses the touch costs only its owner: it is left out for a while.
+When they are touched is decided for each namespace. kube-scheduler tries one pod after the other, the longest waiting
+first: a thousand touched at once would stand in front of all others for many seconds. So each namespace has a few
+places; a touched pod keeps its place until it is bound or gone or, since a second refusal in the same words is written
+nowhere, until it must have been tried. Namespaces don't wait for each other; the keys of one take turns, pod by pod. A
+pod that refuses the touch costs only its owner: it is left out for a while, and the next pod of its key is touched.
 """
 
 import asyncio

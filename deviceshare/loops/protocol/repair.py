@@ -89,8 +89,8 @@ async def restore_claims(
 def _held(seen: NodeDevices, found: Evidence, claims: Mapping[str, Claim]) -> tuple[dict[str, Claim], list[Holding]]:
     """The claims of all who hold devices of the node, by these claims or by the evidence, and what contradicts others.
 
-    Groups' claims bear a new mark: a release may be under way by one that was lost. Raises Undecodable where what
-    somebody holds there may be what can't be read.
+    A release may be under way by a mark that was lost. So groups' claims bear a new mark: collect takes it away, once
+    that release can't commit any more. Raises Undecodable where what somebody holds there may be what can't be read.
     """
     node = seen.node
     for group in found.groups:

@@ -1,8 +1,9 @@
 """The bind that the extender serves: assume, write, then confirm or forget.
 
-What is added here makes the claim protocol fast: devices are assumed in memory at once, so that the pods scheduled
-meanwhile go to the same node; binds of one group that arrive together follow one another instead of conflicting; reads
-and claims are shared.
+The claim protocol (claims.md, bind) decides and is safe whatever this process believes. What is added here makes it
+fast: devices are assumed in memory at once, so that the pods scheduled meanwhile go to the same node; binds of one
+group that arrive together follow one another instead of conflicting; reads and claims are shared; every bind ends in
+time.
 """
 
 import asyncio
@@ -302,7 +303,13 @@ class SharedClaims:
         self._write: SharedRead[None] = SharedRead(self._claim)
 
     async def __call__(self, wanted: WantedClaim, node: str) -> NodeDevices:
-        """The node's ledger with the claim that is wanted, as it was at a moment after this call. Raises as `bind`."""
+        """The node's ledger with the claim that is wanted, as it was at a moment after this call.
+
+        Raises:
+            Refused: there is no room, or the claim is being released.
+            Conflict: somebody else wrote the ledger; retry.
+            ApiError: the ledger could not be read or written.
+        """
         asked = _Asked(wanted)
         self._asked.setdefault(node, []).append(asked)
         try:
