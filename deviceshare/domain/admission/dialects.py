@@ -56,9 +56,8 @@ def translated(pod: Draft, dialects: Systems, unsupported: str) -> tuple[Draft, 
         work.gpushare()
     if HAMI in dialects:
         work.hami()
-    if KAI in dialects:
-        work.kai()
-    fault = work.fault or ("; ".join(work.lacking) if unsupported == REFUSE else "")
+    fault = work.kai() if KAI in dialects else ""
+    fault = fault or ("; ".join(work.lacking) if unsupported == REFUSE else "")
     return work.pod, work.patch, [*work.warnings, *work.lacking], fault
 
 
@@ -69,7 +68,6 @@ class _Work:
         self.warnings: list[str] = []
         self.lacking: list[str] = []
         """What it asks for that deviceshare doesn't have."""
-        self.fault = ""
 
     def gpushare(self) -> None:
         """ACK's label divides the memory of each container that asks for some; gpushare itself has only one device."""
@@ -89,13 +87,10 @@ class _Work:
             return
         for place in places:
             gone = self._unsupported(place, _LACKING)
-            if not any(map(place.asks_for, _HAMI_PARTS)):
-                self._change(place, {}, gone)
-                continue
             ours = {_HAMI_PARTS[name]: place.container.limits[name] for name in _HAMI_PARTS if place.asks_for(name)}
-            if place.asks_for(vendors.NVIDIA.resource):
+            if ours and place.asks_for(vendors.NVIDIA.resource):
                 ours[DEVICE_COUNT] = place.container.limits[vendors.NVIDIA.resource]
-            self._change(place, ours, [*_HAMI_PARTS, vendors.NVIDIA.resource, *gone])
+            self._change(place, ours, [*_HAMI_PARTS, vendors.NVIDIA.resource, *gone] if ours else gone)
         annotations = self.pod.metadata.annotations or {}
         for name in sorted(annotations.keys() & _HAMI_CHOICE):
             self._lacks(f"metadata.annotations[{name}]", "it chooses no device here; choose nodes by spec.nodeSelector")
@@ -106,25 +101,22 @@ class _Work:
             self._lacks(f"metadata.annotations[{_HAMI_STRATEGY}]", f"{quoted(strategy)} is no strategy")
         self._leave_scheduler()
 
-    def kai(self) -> None:
-        """The annotations are about one container, the first where they don't name one."""
+    def kai(self) -> str:
+        """Returns what is wrong. The annotations are about one container, the first where they don't name one."""
         annotations = self.pod.metadata.annotations or {}
         found = [name for name in (_KAI_FRACTION, _KAI_MEMORY) if annotations.get(name)]
         if not found:
-            return
+            return ""
         name, places = annotations.get(_KAI_CONTAINER, ""), self.pod.spec.places()
         place = next((each for each in places if not name or each.container.name == name), None)
         if place is None:
-            self.fault = f"metadata.annotations[{_KAI_CONTAINER}]: {quoted(name)} is no container of the pod"
-            return
+            return f"metadata.annotations[{_KAI_CONTAINER}]: {quoted(name)} is no container of the pod"
         if len(found) > 1:
-            self.fault = f"metadata.annotations[{_KAI_MEMORY}] and {_KAI_FRACTION} are both there; keep one of them"
-            return
+            return f"metadata.annotations[{_KAI_MEMORY}] and {_KAI_FRACTION} are both there; keep one of them"
         value = annotations[found[0]]
         if (size := amount(value)) is None or size <= 0 or (found[0] == _KAI_FRACTION and size > 1):
             what = "a part of a device, such as 0.5" if found[0] == _KAI_FRACTION else "MiB of device memory"
-            self.fault = f"metadata.annotations[{found[0]}]: {quoted(value)} isn't {what}"
-            return
+            return f"metadata.annotations[{found[0]}]: {quoted(value)} isn't {what}"
         ours = {GPU_MEM_MIB: value} if found[0] == _KAI_MEMORY else {GPU_PERCENT: self._percent(value, size)}
         if count := annotations.get(_KAI_COUNT):
             ours[DEVICE_COUNT] = count
@@ -132,6 +124,7 @@ class _Work:
         if any(place.container.limits.get(limit) != quantity for limit, quantity in ours.items()):
             self._change(place, ours)
         self._leave_scheduler()
+        return ""
 
     def _percent(self, text: str, size: Fraction) -> str:
         percent = max(int(size * WHOLE), 1)

@@ -100,14 +100,16 @@ class WaitingReasons:
             return _waiting(text, "delete and recreate them")
         if all(pod.gates for pod in pending):
             return Reason(ReasonKind.GATED, f"none of its pods is to be scheduled yet: each {behind_gates(pending)}")
-        return self.of(group)
+        return self.of(group.request)
 
-    def of(self, group: Group) -> Reason:
-        """What keeps devices from an unbound group, and who is in the way on which node.
+    def of(self, request: Request) -> Reason:
+        """What a request waits for that is met nowhere yet, and who is in the way on which node.
 
-        The same object as before where nothing that matters to it changed.
+        Of a group's the same object as before where nothing that matters to it changed.
         """
-        return self._of_request(group.request)
+        if home := self._fleet.home(request):
+            return self._at_home(request, home)
+        return self._fleet.quotas.obstacle(request) or self._met_nowhere(request).reason
 
     def may_fit(self, group: Group) -> bool:
         """Whether some node may have what an unbound group wants, for one of its pods that asks for no share."""
@@ -167,14 +169,8 @@ class WaitingReasons:
             not_tried = f"kube-scheduler has not tried it yet; {whose} node {home}"
             obstacle = self._fleet.joining_obstacle(request, home) or unusable(self._fleet, home)
             return obstacle or said or Reason(ReasonKind.NOT_TRIED, not_tried)
-        waits = bound if bound and not request.share else self._of_request(request)
+        waits = bound if bound and not request.share else self.of(request)
         return said or waits if any(True for _ in self._fleet.fitting(request)) else waits
-
-    def _of_request(self, request: Request) -> Reason:
-        """What a request waits for that is met nowhere yet, and who is in the way on which node."""
-        if home := self._fleet.home(request):
-            return self._at_home(request, home)
-        return self._fleet.quotas.obstacle(request) or self._met_nowhere(request).reason
 
     def _at_home(self, request: Request, home: str) -> Reason:
         """A bind died half-way: the claim is there, and its next pod goes to it. Or a share has no room there."""

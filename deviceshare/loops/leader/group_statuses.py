@@ -114,7 +114,7 @@ class GroupStatuses:
         """One change is answered once for all groups that want the same; see WaitingReasons."""
         for number, name in enumerate(self._context.index.waiting_groups, 1):
             group, known = self._context.groups.get(name), self._known.get(name, _GroupState())
-            elsewhere = group and not group.node and known.waits_for != self._context.waits.of(group)
+            elsewhere = group and not group.node and known.waits_for != self._context.waits.of(group.request)
             if elsewhere or (group and known.choosy):
                 self.enqueue(name)
             if number % _AT_ONCE == 0:
@@ -223,7 +223,7 @@ class GroupStatuses:
         elif known.node != node:
             known.first_pod_awaited = now
         known.node = node
-        known.waits_for = None if node else self._context.waits.of(group)
+        known.waits_for = None if node else self._context.waits.of(group.request)
         known.choosy = any(pod.spec.node_selector or pod.spec.affinity for pod in pending)
         # An Event for each pod that waits in vain, once.
         found = barred(fleet, group, pending) if known.choosy else []

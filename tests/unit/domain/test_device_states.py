@@ -228,7 +228,7 @@ def test_explain_and_a_waiting_group_name_every_reason(case: Case) -> None:
     """Who holds it, whose it is to the plugin, that it is split, withheld, left or broken: none hides another."""
     (node,) = verdicts(a_fleet_of(case), a_group("other", count=4).request)
     (device,) = [each for each in node.devices if each.index == 0]
-    waits = str(WaitingReasons(a_fleet_of(case)).of(a_group("other", count=4)))
+    waits = str(WaitingReasons(a_fleet_of(case)).of(a_group("other", count=4).request))
     for word in case.reasons:
         assert word in device.reason
         assert word in waits

@@ -31,7 +31,9 @@ def test_a_node_with_plugin_pods_is_offered_once_the_agent_tells_their_devices()
     fleet.set_plugin_pods("n1", {"web": frozenset({GPU})})
     assert fleet.filter(a_group(count=3).request, ["n1"]).fits == ["n1"]
     assert "3 of 4 free" in fleet.filter(a_group(count=4).request, ["n1"]).reasons["n1"].text
-    assert "0 is allocated to pod shop/web by the device plugin" in str(WaitingReasons(fleet).of(a_group(count=4)))
+    assert "0 is allocated to pod shop/web by the device plugin" in str(
+        WaitingReasons(fleet).of(a_group(count=4).request)
+    )
     fleet.set_plugin_pods("n1", {"web": frozenset({GPU}), "new": frozenset({GPU})})
     assert fleet.filter(a_group().request, ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE
 
@@ -60,7 +62,7 @@ def test_who_waits_hears_of_unhealthy_devices() -> None:
     """They would have been enough."""
     fleet = a_fleet(a_node(), ledgers=(reported(a_ledger(), devices=BROKEN),))
     assert "n1: 3 of 4 free (0 is unhealthy: Xid 79: fallen off the bus)" in str(
-        WaitingReasons(fleet).of(a_group(count=4))
+        WaitingReasons(fleet).of(a_group(count=4).request)
     )
 
 
@@ -81,7 +83,7 @@ def test_a_group_hears_that_nothing_keeps_its_device_from_the_device_plugin() ->
     status = desired_status(a_group(count=1, node="n1"), fleet, home=a_node(), pods=(), now="")
     assert (status.phase, status.conditions[1].reason) == ("Degraded", "DevicesNotReserved")
     assert "no placeholder pod on node n1 has nvidia.com/gpu 0" in status.conditions[1].message
-    waits = str(WaitingReasons(fleet).of(a_group("other", count=2)))
+    waits = str(WaitingReasons(fleet).of(a_group("other", count=2).request))
     assert "1 of 4 free (team holds 0, of which 0 is left to the device plugin; 2 is left to" in waits
 
 

@@ -56,7 +56,7 @@ def test_what_does_not_fit_waits_with_the_text_of_its_condition() -> None:
     plan = planned(fleet, [a_group("a", 3), a_group("b", 3)], asks("p1", "a"), asks("p2", "b"))
     (placed, waits) = plan.groups
     assert (placed.node, waits.node) == ("n1", "")
-    assert waits.message == str(WaitingReasons(fleet).of(a_group("b", 3)))
+    assert waits.message == str(WaitingReasons(fleet).of(a_group("b", 3).request))
     assert "a holds 0,1,2" in waits.message
     assert [(each.pod, each.reason) for each in plan.waiting] == [("ns/p2", waits.message)]
     assert not plan.complete

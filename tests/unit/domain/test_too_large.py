@@ -56,7 +56,7 @@ def test_those_with_more_free_devices_are_named_first() -> None:
     names = [f"n{number}" for number in range(8)]
     ledgers = [a_ledger(name, a=gpus(0, 1, 2, 3)) for name in names[:-2]]
     ledgers += [a_ledger("n6", a=gpus(0, 1, 2)), a_ledger("n7", a=gpus(0, 1))]
-    text = str(WaitingReasons(a_fleet(*map(a_node, names), ledgers=tuple(ledgers))).of(a_group(count=3)))
+    text = str(WaitingReasons(a_fleet(*map(a_node, names), ledgers=tuple(ledgers))).of(a_group(count=3).request))
     assert "has free; n7: 2 of 4 free (a holds 0,1); n6: 1 of 4 free (a holds 0,1,2); n0: 0 of 4 free" in text
     assert text.endswith("and 3 more nodes")
 
@@ -64,4 +64,6 @@ def test_those_with_more_free_devices_are_named_first() -> None:
 def test_the_nodes_that_fit_are_named() -> None:
     """So that the next look is at the right node."""
     fleet = a_fleet(a_node(), a_node("n2"), ledgers=(a_ledger(a=gpus(0, 1, 2)), a_ledger("n2")))
-    assert str(WaitingReasons(fleet).of(a_group())).startswith(f"1 shared node has 2 {GPU} free (n2): see what else")
+    assert str(WaitingReasons(fleet).of(a_group().request)).startswith(
+        f"1 shared node has 2 {GPU} free (n2): see what else"
+    )

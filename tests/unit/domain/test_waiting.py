@@ -9,7 +9,7 @@ from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_no
 
 def said_of(fleet: Fleet, group: Group) -> str:
     """All of what the group waits for, as its condition says it."""
-    return str(WaitingReasons(fleet).of(group))
+    return str(WaitingReasons(fleet).of(group.request))
 
 
 def test_it_names_who_holds_what() -> None:

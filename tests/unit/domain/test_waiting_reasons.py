@@ -74,7 +74,7 @@ def test_a_kept_reason_is_that_of_a_fleet_made_from_scratch(history: list[Change
         newest[change.name] = change
         fresh = made_of(newest.values())
         for group in GROUPS:
-            assert reasons.of(group) == WaitingReasons(fresh).of(group)
+            assert reasons.of(group.request) == WaitingReasons(fresh).of(group.request)
             fits = set(fleet.fitting(group.request))
             assert fits == set(fresh.filter(group.request, sorted(newest)).fits)
             assert not fits or reasons.may_fit(group)
@@ -95,7 +95,7 @@ def obstacles_looked_for(nodes: int, groups: int, monkeypatch: pytest.MonkeyPatc
     )
     reasons, many, judged = WaitingReasons(fleet), waiting(groups), 0
     for group in many:
-        reasons.of(group)
+        reasons.of(group.request)
     judge = Shape.obstacle_to
 
     def counting(shape: Shape, *args: Any) -> Any:
@@ -107,7 +107,7 @@ def obstacles_looked_for(nodes: int, groups: int, monkeypatch: pytest.MonkeyPatc
         patched.setattr(Shape, "obstacle_to", counting)
         fleet.set_ledger(names[1], a_ledger(names[1], a=gpus(0, 1, 2), b=gpus(3)))
         for group in many:
-            reasons.of(group)
+            reasons.of(group.request)
     return judged
 
 
@@ -122,11 +122,11 @@ def test_a_change_of_a_node_that_no_text_names_changes_nothing(monkeypatch: pyte
     names = [f"n{number:02}" for number in range(20)]
     fleet = a_fleet(*map(a_node, names), ledgers=tuple(a_ledger(name, a=gpus(0, 1, 2)) for name in names))
     reasons, group = WaitingReasons(fleet), a_group()
-    before = reasons.of(group)
+    before = reasons.of(group.request)
     fleet.set_ledger(names[-1], a_ledger(names[-1], b=gpus(0, 1, 2)))
-    assert reasons.of(group) is before
+    assert reasons.of(group.request) is before
     fleet.set_ledger(names[0], a_ledger(names[0], b=gpus(0, 1, 2)))
-    assert "b holds" in str(reasons.of(group))
+    assert "b holds" in str(reasons.of(group.request))
 
 
 def test_reasons_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,5 +134,5 @@ def test_reasons_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("deviceshare.domain.answers.waiting.KEPT", 3)
     reasons = WaitingReasons(a_fleet(a_node(), ledgers=(a_ledger(),)))
     for count in range(5, 15):
-        assert f"waiting for {count} " in str(reasons.of(a_group(count=count)))
+        assert f"waiting for {count} " in str(reasons.of(a_group(count=count).request))
     assert len(reasons._kept) <= 3
