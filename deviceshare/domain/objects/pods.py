@@ -396,9 +396,9 @@ def _shared(container: Container) -> Container:
 
 
 _CONTAINERS: Final[dict[bytes, Container]] = {}
-_MOST_CONTAINERS: Final = 4096
-_LONGEST_CONTAINER: Final = 4096
-"""In bytes of JSON. One of ours has some hundreds."""
+_MOST_CONTAINERS: Final = 1024
+_LONGEST_CONTAINER: Final = 2048
+"""In bytes of JSON; one of ours has some hundreds. Both bound what of strangers' pods is held after them."""
 
 
 def _bounded(part: T, path: str, excess: dict[str, str]) -> T:

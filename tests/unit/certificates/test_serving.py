@@ -122,14 +122,20 @@ def test_a_spoiled_renewal_changes_nothing(ours: Authority, theirs: Authority) -
         certificate.use(issue(ours).certificate, issue(theirs).key)
 
 
+def demanding(ours: Authority, theirs: Authority, directory: Path) -> tuple[Path, Certificate]:
+    """One of ours from memory that demands clients of theirs, and the file that says so."""
+    file = directory / "clients.crt"
+    file.write_text(theirs.certificate)
+    certificate = Certificate(clients=file)
+    certificate.use(*issue(ours)[:2])
+    return file, certificate
+
+
 async def test_new_client_authorities_count_after_a_spoiled_renewal_too(
     ours: Authority, theirs: Authority, tmp_path: Path
 ) -> None:
     """They are loaded with the certificate that is presented, not with the one that couldn't be."""
-    file = tmp_path / "clients.crt"
-    file.write_text(theirs.certificate)
-    certificate = Certificate(clients=file)
-    certificate.use(*issue(ours)[:2])
+    file, certificate = demanding(ours, theirs, tmp_path)
     with pytest.raises(ssl.SSLError):
         certificate.use(issue(ours).certificate, issue(theirs).key)
     watching = asyncio.create_task(certificate.watch(interval=0.005))
@@ -199,10 +205,7 @@ async def test_a_certificate_from_memory_may_demand_clients_of_a_named_authority
     ours: Authority, theirs: Authority, tmp_path: Path
 ) -> None:
     """The API servers', where they were told to show one; and others from the moment that the file names others."""
-    file = tmp_path / "clients.crt"
-    file.write_text(theirs.certificate)
-    certificate = Certificate(clients=file)
-    certificate.use(*issue(ours)[:2])
+    file, certificate = demanding(ours, theirs, tmp_path)
     known, unknown = calling(ours, theirs, tmp_path), calling(ours, ours, tmp_path)
     async with serving(certificate.context) as port:
         assert await ask(port, believing(ours)) == b""
