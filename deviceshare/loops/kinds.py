@@ -261,8 +261,8 @@ async def annotate(cluster: Cluster, pod: Pod, annotations: Mapping[str, str | N
 def says_the_same(old: Pod, new: Pod) -> bool:
     """Whether nothing of the pod has changed by which anything is decided here.
 
-    Most changes of a pod that runs are its kubelet's, of its conditions and of its containers' statuses; and of one
-    that waits kube-scheduler's, of the words of its refusal.
+    Most changes of a pod that starts or runs are its kubelet's, of its conditions, of its containers' statuses and of a
+    phase in which it hasn't ended; and of one that waits kube-scheduler's, of the words of its refusal.
     """
     return (
         old.spec == new.spec
@@ -276,9 +276,10 @@ def _decisive(pod: Pod) -> object:
     if pod.placed_on or status.phase in TERMINAL:
         return status
     every = (status.container_statuses, status.init_container_statuses)
-    allocated = [(each.name, each.allocated_resources) for statuses in every for each in statuses or ()]
+    seen = (each for statuses in every for each in statuses or () if each.allocated_resources)
+    allocated = [(each.name, each.allocated_resources) for each in seen]
     running = {"container_statuses": None, "init_container_statuses": None, "ephemeral_container_statuses": None}
-    return replace(status, conditions=[], **running), allocated, refusal and refusal.reason
+    return replace(status, phase="", conditions=[], **running), allocated, refusal and refusal.reason
 
 
 def subject_of(obj: Group | NodeDevices | Node | Pod) -> Subject:

@@ -10,6 +10,7 @@ from deviceshare.domain.objects.devices import Device, as_json
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices, Patch, Summary, patched
 from deviceshare.domain.objects.shares import WHOLE, in_gib
 from deviceshare.domain.placement.device_states import (
+    KEPT,
     DeviceState,
     Health,
     Use,
@@ -60,8 +61,25 @@ def _merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> Patch:
 
 
 def summary(ledger: NodeDevices) -> Summary:
-    """What the node has, what of it is free, who holds the rest, and why some can't be had."""
+    """What the node has, what of it is free, who holds the rest, and why some can't be had.
+
+    It follows from what the states follow from: who claims writes it, and the leader looks whether it is right.
+    """
     states = device_states(ledger)
+    if not states:  # All such are the same tuple, whatever is withheld.
+        return _summary(states, ledger)
+    if (known := _known.get(ledger.node)) is None or known[0] is not states:
+        known = _known[ledger.node] = states, _summary(states, ledger)
+        if len(_known) > KEPT:
+            del _known[next(iter(_known))]
+    return known[1]
+
+
+_known: Final[dict[str, tuple[tuple[DeviceState, ...], Summary]]] = {}
+"""By node, of the last states."""
+
+
+def _summary(states: tuple[DeviceState, ...], ledger: NodeDevices) -> Summary:
     there = {resource: mine for resource, mine in by_resource(states).items() if any(each.offered for each in mine)}
     groups = sorted((claim.group, uid) for uid, claim in ledger.claims.items() if claim.group)
     holding = (_group(states, ledger.claims[uid], uid) for _, uid in groups)

@@ -1,10 +1,10 @@
 """Device states: who has each device of a node, and what is free, evaluated once for each ledger and node."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from enum import StrEnum
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +17,8 @@ from deviceshare.domain.objects.shares import Holder, Share
 from deviceshare.domain.placement.handover import doubts
 from deviceshare.domain.placement.rooms import Room, capacity, units, used
 from deviceshare.domain.wording import listed
+
+K = TypeVar("K", bound=Hashable)
 
 # DeviceState: who uses a device, its health, every reason why nobody gets it, and how much of it is left for shares.
 # Use and health are two dimensions: an unhealthy GPU on which a group trains is held *and* unhealthy.
@@ -223,18 +225,43 @@ def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
 
     A device that is offered under two names is there twice, as `huawei.com/Ascend910` 0 and `huawei.com/Ascend310P` 0.
     """
-    key = ledger.node, ledger.metadata.resource_version
-    if (known := _known.get(key)) is None or (known[0] is not ledger and known[0] != ledger):
-        known = _known[key] = ledger, _decide(ledger)
-        if len(_known) > KEPT:
-            del _known[next(iter(_known))]
-    return known[1]
+    known = _known.pop(ledger.node, ())
+    for each, states in known:
+        if each is ledger or _says_the_same(each, ledger):
+            _known[ledger.node] = known
+            return states
+    states = _decide(ledger)
+    _known[ledger.node] = ((ledger, states), *known[:1])
+    if len(_known) > KEPT:
+        del _known[next(iter(_known))]
+    return states
 
 
 KEPT: Final = 256
-"""Ledgers of which the states are kept: who writes one, watches it and says what came free asks for the same again."""
-_known: Final[dict[tuple[str, str], tuple[NodeDevices, tuple[DeviceState, ...]]]] = {}
-"""By node and version. A ledger must also be equal, since proposed changes and restored backups repeat versions."""
+"""Nodes of which the states are kept: who writes a ledger, watches it and says what came free asks again."""
+_known: Final[dict[str, tuple[tuple[NodeDevices, tuple[DeviceState, ...]], ...]]] = {}
+"""By node, of its last two ledgers: as it was and as it is, whose difference is looked at."""
+
+
+def _says_the_same(one: NodeDevices, other: NodeDevices) -> bool:
+    """Of the devices, in all that is decided by here: a claim that is proposed says what it says once it is written."""
+    hidden = one.metadata.unreadable == other.metadata.unreadable
+    return hidden and one.spec.claims == other.spec.claims and one.status == other.status
+
+
+def concerned(old: NodeDevices | None, new: NodeDevices | None) -> Collection[str] | None:
+    """The UIDs of the holders to whom a changed ledger says something else; None where that may be any."""
+    if old is None or new is None or old.metadata.unreadable != new.metadata.unreadable or old.status != new.status:
+        return None
+    uids = _unlike(old.spec.claims, new.spec.claims)
+    before, after = ({state.device: state for state in device_states(each)} for each in (old, new))
+    for state in (each[device] for device in _unlike(before, after) for each in (before, after) if device in each):
+        uids |= {state.uid, *state.holders, *(holder.uid for holder in state.claimed_twice)}
+    return uids
+
+
+def _unlike(before: Mapping[K, object], after: Mapping[K, object]) -> set[K]:
+    return {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
 
 
 def _decide(ledger: NodeDevices) -> tuple[DeviceState, ...]:

@@ -1,7 +1,7 @@
 """The controller: the leader's loops."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GROUP, Holder, Request
 from deviceshare.domain.placement import shared_resources
+from deviceshare.domain.placement.device_states import concerned
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.loops.kinds import annotate, says_the_same
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
@@ -278,11 +279,12 @@ class Controller:
         self._quotas.change_ledger(change)
         self._coverage.change_ledger(change)
         self._ledgers.queue.add(change.key)
+        uids = concerned(old, new)
         for ledger in change.sides:
-            for claim in ledger.claims.values():
-                if claim.group:
+            for uid, claim in ledger.claims.items():
+                if claim.group and (uids is None or uid in uids):
                     self._statuses.enqueue(claim.group)
-        self._enqueue_statuses_on(change.key)
+        self._enqueue_statuses_on(change.key, uids)
         if new and not (old and _offers_no_more(new, old)):
             self._enqueue_waiting()
 
@@ -342,10 +344,14 @@ class Controller:
             if self._holds:
                 self._holds.queue.add(node)
 
-    def _enqueue_statuses_on(self, node: str) -> None:
-        """Enqueues the statuses of groups that are bound to the node, and of those that wait for what it has."""
+    def _enqueue_statuses_on(self, node: str, uids: Collection[str] | None = None) -> None:
+        """Enqueues the statuses of groups that are bound to the node, and of those that wait for what it has.
+
+        Of the bound ones those with the `uids`, or with waiting pods: shares among these need room in the ledger.
+        """
         for group in self._context.index.bound[node]:
-            self._statuses.enqueue(group.name)
+            if uids is None or group.uid in uids or self._context.index.pending[group.name]:
+                self._statuses.enqueue(group.name)
         self._statuses.enqueue_concerned()
 
 

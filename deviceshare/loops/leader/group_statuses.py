@@ -140,14 +140,15 @@ class GroupStatuses:
         if await self._repair(group):
             return
         self._note(group, known)
+        self._context.wait_until(self._settled(known))
         wanted = await self._desired(group)
         patch = group_status.status_patch(group.status, wanted)
         if not patch:
             self._end_turn(name)
             return
         changes = group_status.transitions(group.status, wanted)
-        prompt = bool(changes) or "phase" in patch or self._begins_or_ends(group)
-        self._context.wait_until(self._due(group, known, prompt=prompt))
+        if not (changes or "phase" in patch or self._begins_or_ends(group)):
+            self._context.wait_until(self._due(group, known))
         body = {"metadata": group.as_read, "status": patch}
         written = await self._context.cluster.patch(GROUPS, name, body, subresource="status")
         known.written, known.version = self._context.clock(), written.metadata.resource_version
@@ -169,15 +170,19 @@ class GroupStatuses:
         at = self._turns.at(name, self._context.clock())
         return at if known.written is None else max(known.written + PODS_SECONDS, at)
 
-    def _due(self, group: Group, known: _GroupState, *, prompt: bool) -> float:
+    def _settled(self, known: _GroupState) -> float:
+        """Until when the group is left alone, whatever its status should say."""
         if known.first_pod_awaited is not None:
             return known.first_pod_awaited + FIRST_POD_SECONDS
-        due = known.unsettled + UNSETTLED_SECONDS if known.unsettled is not None else 0.0
-        if prompt or known.written is None:
-            return due
+        return 0.0 if known.unsettled is None else known.unsettled + UNSETTLED_SECONDS
+
+    def _due(self, group: Group, known: _GroupState) -> float:
+        """When a change may be written that is no transition."""
+        if known.written is None:
+            return 0.0
         if group.node:
-            return max(due, self._pods_turn(group.name, known))
-        return max(due, known.written + WORDS_SECONDS, self._words.at(group.name, self._context.clock()))
+            return self._pods_turn(group.name, known)
+        return max(known.written + WORDS_SECONDS, self._words.at(group.name, self._context.clock()))
 
     def _end_turn(self, name: str) -> None:
         self._turns.over(name)

@@ -45,6 +45,7 @@ BOUND: Raw = WAITING | {"spec": {**WAITING["spec"], "nodeName": "n1"}, "status":
     ("before", "change"),
     [
         (BOUND, {}),
+        (BOUND | {"status": {"phase": "Pending"}}, {"status": running()}),
         (BOUND, {"status": {"conditions": [{"type": "Ready", "status": "False", "message": "restarting"}]}}),
         (BOUND, {"status": {"containerStatuses": [{"name": "main", "state": {"terminated": {}}}]}}),
         (WAITING, {"status": {"conditions": [REFUSED | {"message": "0/2 nodes"}]}}),
