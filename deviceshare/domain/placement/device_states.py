@@ -237,7 +237,7 @@ def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
     return states
 
 
-KEPT: Final = 256
+KEPT: Final = 128
 """Nodes of which the states are kept: who writes a ledger, watches it and says what came free asks again."""
 _known: Final[dict[str, tuple[tuple[NodeDevices, tuple[DeviceState, ...]], ...]]] = {}
 """By node, of its last two ledgers: as it was and as it is, whose difference is looked at."""
@@ -311,7 +311,7 @@ def _decide(ledger: NodeDevices) -> tuple[DeviceState, ...]:
 
 def free_devices(states: Iterable[DeviceState]) -> Devices:
     """The devices that a group may get now, in the order of the states."""
-    return tuple(state.device for state in states if state.free)
+    return tuple([state.device for state in states if state.free])
 
 
 def doubted(states: Iterable[DeviceState]) -> dict[str, Withheld]:

@@ -1,7 +1,7 @@
 """The fleet: all shared nodes with their ledgers, the groups, shares and quotas on them, and binds under way."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -9,7 +9,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.device_quota import DeviceQuota, Reservation, counted, reservation_of
 from deviceshare.domain.objects.devices import Device, Devices, identities
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
@@ -21,7 +21,7 @@ from deviceshare.domain.placement.join_obstacles import Namespaces, UnreadableOb
 from deviceshare.domain.placement.ledger_budget import Crowding, crowding
 from deviceshare.domain.placement.node_indexes import put, put_at
 from deviceshare.domain.placement.rooms import Room, used
-from deviceshare.domain.placement.shapes import EFFORT, Filtered, Shape, Situations, counts
+from deviceshare.domain.placement.shapes import EFFORT, Counts, Filtered, Shape, Situations, counts
 from deviceshare.domain.placement.shared_resources import advertised
 
 # Assumptions: what binds under way take in memory, before their claims are written.
@@ -85,16 +85,42 @@ class Quotas:
 # The fleet: the shared nodes as the mirrors show them, and which of them a request fits on.
 
 
+class _Evaluated(NamedTuple):
+    """What follows from a ledger alone: it changes less often than what is assumed."""
+
+    ledger: NodeDevices
+    states: tuple[DeviceState, ...]
+    free: Devices
+    rooms: tuple[tuple[Device, Room], ...]
+    offered: Counts
+    withheld: tuple[tuple[str, Reason], ...]
+    doubts: tuple[tuple[str, Reason], ...]
+    crowding: Crowding | None
+
+
+def _evaluated(ledger: NodeDevices) -> _Evaluated:
+    states = device_states(ledger)
+    return _Evaluated(
+        ledger,
+        states,
+        free_devices(states),
+        allocation.rooms(states),
+        counts([state.device for state in states if state.offered]),
+        tuple([(each.resource, join_obstacles.withheld_reason(each)) for each in ledger.status.withheld]),
+        tuple([(r, join_obstacles.withheld_reason(doubt)) for r, doubt in doubted(states).items()]),
+        crowding(ledger),
+    )
+
+
+_NOTHING: Final = _evaluated(NodeDevices())
+
+
 class Fleet:
     """Mutable, but pure: no await, no clock, no log."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
-        self._ledgers: dict[str, NodeDevices] = {}
-        self._states: dict[str, tuple[DeviceState, ...]] = {}
-        self._rooms: dict[str, tuple[tuple[Device, Room], ...]] = {}
-        """By the ledger alone: it changes less often than what is assumed."""
-        self._crowding: dict[str, Crowding] = {}
+        self._evaluated: dict[str, _Evaluated] = {}
         self._plugin_pods: dict[str, Mapping[str, frozenset[str]]] = {}
         self._assumed: dict[str, Assumption] = {}
         self._living: dict[str, dict[str, str]] = {}
@@ -115,20 +141,16 @@ class Fleet:
     def set_node(self, name: str, node: Node | None) -> None:
         """Takes in a node's newest state; None when it is gone."""
         put(self._nodes, name, node)
-        self.situations.count(name, node, self._ledgers.get(name), self.states(name))
+        self.situations.count(name, node, self.ledger(name), self.states(name))
         self._reshape(name)
 
     def set_ledger(self, name: str, ledger: NodeDevices | None) -> None:
         """Takes in a ledger's newest state; None when it is gone."""
-        before = self._ledgers.get(name)
-        for uid in before.claims if before else ():
+        for uid in self._claims(name):
             if self._claimed_on.get(uid) == name:
                 del self._claimed_on[uid]
         self._claimed_on |= dict.fromkeys(ledger.claims, name) if ledger else {}
-        put(self._ledgers, name, ledger)
-        put(self._states, name, device_states(ledger) if ledger else None)
-        put(self._crowding, name, crowding(ledger) if ledger else None)
-        put(self._rooms, name, allocation.rooms(self._states[name]) if ledger else None)
+        put(self._evaluated, name, _evaluated(ledger) if ledger else None)
         self.situations.count(name, self._nodes.get(name), ledger, self.states(name))
         self._reshape(name)
 
@@ -148,7 +170,9 @@ class Fleet:
         """The nodes, ledgers and pods outside of groups that can't be read."""
         return [
             *join_obstacles.unreadable("Node", (node.metadata for node in self._nodes.values())),
-            *join_obstacles.unreadable(contract.NODE_DEVICES_KIND, (each.metadata for each in self._ledgers.values())),
+            *join_obstacles.unreadable(
+                contract.NODE_DEVICES_KIND, (each.ledger.metadata for each in self._evaluated.values())
+            ),
             *sorted((pod for pods in self._blind_spots.values() for pod in pods.values()), key=lambda pod: pod.name),
         ]
 
@@ -164,8 +188,11 @@ class Fleet:
 
         A vendor's devices are the same under all its resources, whole, in turns or in parts, so all of them are named.
         """
-        ledger, pods = self._ledgers.get(name) or NodeDevices(), self._plugin_pods.get(name)
-        hidden = {device.resource for device in ledger.devices} if self._hidden_on(name) else set()
+        pods, hides = self._plugin_pods.get(name), self._hidden_on(name)
+        if not (pods or hides):
+            return frozenset()
+        ledger = self.ledger(name) or NodeDevices()
+        hidden = {device.resource for device in ledger.devices} if hides else set()
         if not pods:
             return frozenset(hidden)
         known = {(each.uid, each.resource) for each in ledger.hardware.allocations or ()}
@@ -201,15 +228,18 @@ class Fleet:
         """Takes devices in memory for the holder `uid` while a bind writes its claim."""
         self.forget(uid)
         self._assumed[uid] = taken
-        self._reshape(taken.node)
+        if uid not in self._claims(taken.node):
+            self._reshape(taken.node)
 
     def forget(self, uid: str) -> None:
         """Drops an assumption: its bind failed, or the mirrors show its outcome."""
-        if gone := self._assumed.pop(uid, None):
+        gone = self._assumed.pop(uid, None)
+        if gone and uid not in self._claims(gone.node):
             self._reshape(gone.node)
 
     def _assumed_on(self, name: str) -> list[Assumption]:
-        return [each for each in self._assumed.values() if each.node == name]
+        """Those of which the ledger has no claim yet; what a claim there says counts in place of what was assumed."""
+        return [each for uid, each in self._assumed.items() if each.node == name and uid not in self._claims(name)]
 
     @property
     def assuming(self) -> bool:
@@ -222,11 +252,17 @@ class Fleet:
 
     def ledger(self, name: str) -> NodeDevices | None:
         """The ledger of the node as last seen."""
-        return self._ledgers.get(name)
+        known = self._evaluated.get(name)
+        return known and known.ledger
+
+    def _claims(self, name: str) -> Mapping[str, Claim]:
+        known = self._evaluated.get(name)
+        return known.ledger.spec.claims if known else {}
 
     def states(self, name: str) -> tuple[DeviceState, ...]:
         """The state of each of the node's devices, as its ledger was last seen."""
-        return self._states.get(name, ())
+        known = self._evaluated.get(name)
+        return known.states if known else ()
 
     def node(self, name: str) -> Node | None:
         """The node as last seen; None for nodes that are not shared or unknown."""
@@ -247,23 +283,25 @@ class Fleet:
 
     def held(self, uid: str, name: str) -> Devices | None:
         """What the claim of the holder `uid` on the node holds; None where its ledger has no such claim."""
-        ledger = self._ledgers.get(name)
+        ledger = self.ledger(name)
         claim = ledger.claims.get(uid) if ledger else None
         return ledger.held(claim) if ledger and claim else None
 
     def free(self, name: str) -> Devices:
         """Devices of the node that neither a claim nor an assumption holds."""
-        assumed = {
-            device.identity
-            for each in self._assumed_on(name)
-            for device in (*each.devices, *(share.device for share in each.shares))
+        known, assumed = self._evaluated.get(name), self._assumed_on(name) if self._assumed else ()
+        if not (known and assumed):
+            return known.free if known else ()
+        taken = {
+            device.identity for each in assumed for device in (*each.devices, *(share.device for share in each.shares))
         }
-        return tuple(device for device in free_devices(self.states(name)) if device.identity not in assumed)
+        return tuple([device for device in known.free if device.identity not in taken])
 
     def rooms(self, name: str, within: str = "") -> tuple[tuple[Device, Room], ...]:
         """What is left for shares of the devices of the group with the UID `within`, or of nobody's."""
-        rooms = allocation.rooms(self.states(name), within) if within else self._rooms.get(name, ())
-        if not (assumed := self._assumed_on(name)):
+        known = self._evaluated.get(name)
+        rooms = allocation.rooms(self.states(name), within) if within else known.rooms if known else ()
+        if not (self._assumed and (assumed := self._assumed_on(name))):
             return rooms
         whole = set() if within else {identity for each in assumed for identity in identities(each.devices)}
         parts = [[(share.device.identity, share) for share in each.shares] for each in assumed if each.within == within]
@@ -279,7 +317,7 @@ class Fleet:
 
     def available(self, name: str) -> allocation.Available:
         """The devices of the node that neither a claim nor an assumption holds."""
-        ledger = self._ledgers.get(name) or NodeDevices()
+        ledger = self.ledger(name) or NodeDevices()
         return allocation.Available(self.free(name), ledger.hardware.links)
 
     def largest(self, resources: Collection[str]) -> int:
@@ -357,20 +395,20 @@ class Fleet:
         if shape is None:
             text = f"{request.holder} lives on node {home}, which is gone"
             return Reason(ReasonKind.NODE_GONE, text, join_obstacles.recreating(request.holder))
-        obstacle, ledger = shape.obstacle, self._ledgers.get(home)
+        obstacle, ledger = shape.obstacle, self.ledger(home)
         if obstacle and ledger:
             hidden = self._hidden_on(home)
             obstacle = join_obstacles.node_obstacle(self._nodes.get(home), ledger, hidden, joining=True)
         return (
             obstacle
             or self.opacity(request, home)
-            or join_obstacles.joining_obstacle(self._ledgers[home], self.states(home), request.holder)
+            or (join_obstacles.joining_obstacle(ledger, self.states(home), request.holder) if ledger else None)
             or (not_held(ledger, request.holder.uid) if ledger and ledger.status.published.held is not None else None)
         )
 
     def share_obstacle(self, request: Request, home: str) -> Reason | None:
         """Why the node has no room for the request's share, unless its claim is there already."""
-        ledger, sharer = self._ledgers.get(home), request.taker
+        ledger, sharer = self.ledger(home), request.taker
         if not request.share:
             return None
         if ledger and sharer.uid in ledger.claims:
@@ -378,7 +416,7 @@ class Fleet:
         shape = self.situations.get(home)
         if obstacle := shape and (shape.obstacle or shape.no_shares(request)):
             return obstacle
-        crowded = self._crowding.get(home)
+        crowded = shape and shape.crowded
         lacks = allocation.share_shortage(request.share, [room for _, room in self.rooms(home, request.within)])
         return lacks or (crowded.obstacle_to(request._replace(resources={})) if crowded else None)
 
@@ -414,22 +452,23 @@ class Fleet:
         return [name for name, preference in preferences.items() if preference == most]
 
     def _reshape(self, name: str) -> None:
-        node, ledger = self._nodes.get(name), self._ledgers.get(name)
+        node, seen = self._nodes.get(name), self._evaluated.get(name)
+        ledger, known = (seen.ledger, seen) if seen else (None, _NOTHING)
         if node is None and ledger is None:
             self.situations.put(name, None, None)
             return
-        opaque, free, states = self.opaque(name), self.free(name), self.states(name)
+        opaque, free = self.opaque(name), self.free(name)
         shape = Shape(
             join_obstacles.node_obstacle(node, ledger, self._hidden_on(name)),
             counts(free),
-            counts(state.device for state in states if state.offered),
+            known.offered,
             opaque,
-            tuple((w.resource, join_obstacles.withheld_reason(w)) for w in (ledger.status.withheld if ledger else ())),
-            tuple(sorted(room for device, room in self.rooms(name) if device.resource not in opaque)),
+            known.withheld,
+            tuple(sorted([room for device, room in self.rooms(name) if device.resource not in opaque])),
             advertised(node) if node else frozenset(),
-            tuple((r, join_obstacles.withheld_reason(doubt)) for r, doubt in doubted(states).items()),
-            tuple(sorted(each.whole for each in states if each.free and each.device in free)),
-            self._crowding.get(name),
+            known.doubts,
+            tuple(sorted([each.whole for each in known.states if each.device in free])),
+            known.crowding,
             ledger.counts_only if ledger else "",
             ledger.claimable if ledger else frozenset(),
         )

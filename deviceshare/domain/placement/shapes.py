@@ -115,7 +115,7 @@ def _first(reasons: Iterable[tuple[str, Reason]], resources: Container[str]) -> 
 
 def counts(devices: Iterable[Device]) -> Counts:
     """How many of these there are of each resource."""
-    return tuple(sorted(Counter(device.resource for device in devices).items()))
+    return tuple(sorted(Counter([device.resource for device in devices]).items()))
 
 
 # An overview of all shared nodes that a request's selector matches: where it fits, and why not elsewhere.
