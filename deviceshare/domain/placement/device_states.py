@@ -3,11 +3,12 @@
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device, Devices, Identity
@@ -120,24 +121,24 @@ class DeviceState(Struct, frozen=True):
     """Why a claim may mean it that names devices otherwise (handover.doubts), so that nobody new gets it."""
     claimed_twice: tuple[Holder, ...] = ()
     """Whose claims contradict each other about it, be it as a former device or by more shares than it has room for."""
+    shareable: bool = False
+    """Whether pods without a group may get shares of it now, as far as there is room. It and `room` follow from the
+    rest, once for all that ask for them."""
+    room: Room = Room("", 0, 0)
+    """What of it is left for shares of pods without a group."""
+
+    def __post_init__(self) -> None:
+        sound = self.use in (Use.FREE, Use.SHARED) and self.serves != SERVES_GROUPS and self.health.sound
+        elsewhere = self.pod or self.resource_claim or self.withheld or self.left or self.split
+        shareable = sound and not (elsewhere or self.claimed_twice or (self.doubt and not self.uid))
+        free = self.room_within("").free if shareable else 0
+        force_setattr(self, "shareable", shareable)
+        force_setattr(self, "room", _room(self.device.resource, self.memory_mib, free))
 
     @property
     def free(self) -> bool:
         """Whether a group may get it now."""
         return self.use is Use.FREE and self.serves != SERVES_SHARES
-
-    @property
-    def shareable(self) -> bool:
-        """Whether pods without a group may get shares of it now, as far as there is room."""
-        if self.use not in (Use.FREE, Use.SHARED) or self.serves == SERVES_GROUPS or not self.health.sound:
-            return False
-        elsewhere = self.pod or self.resource_claim or self.withheld or self.left or self.split
-        return not (elsewhere or self.claimed_twice or (self.doubt and not self.uid))
-
-    @property
-    def room(self) -> Room:
-        """What of it is left for shares of pods without a group."""
-        return self.room_within("") if self.shareable else self.room_within("")._replace(free=0)
 
     @property
     def whole(self) -> Room:
@@ -149,9 +150,9 @@ class DeviceState(Struct, frozen=True):
 
         Whether anybody may get it is another question.
         """
-        mine = [each for each in self.sharers if each.claim.within == within]
-        taken = sum(used(each.shares, self.memory_mib) for each in mine)
-        return Room(self.device.resource, self.memory_mib, capacity(self.memory_mib) - taken)
+        size = self.memory_mib
+        taken = sum([used(each.shares, size) for each in self.sharers if each.claim.within == within])
+        return _room(self.device.resource, size, capacity(size) - taken)
 
     @property
     def lost(self) -> bool:
@@ -215,6 +216,10 @@ class DeviceState(Struct, frozen=True):
     def allocated_twice(self) -> bool:
         """Whether groups or shares have it, and the device plugin or DRA allocated it to others, too."""
         return bool(self.holders) and bool(self.pod or self.resource_claim)
+
+
+_room: Final = lru_cache(4096)(Room)
+"""Most devices of a cluster are alike, and many are whole."""
 
 
 # The state of every device of a node, decided from its ledger and its agent's report.
