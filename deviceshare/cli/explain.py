@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from deviceshare.cli import parameters
 from deviceshare.cli.cluster import Target
+from deviceshare.cli.manifests import given
 from deviceshare.cli.output import Cell, Part, Row, answer_with, folded, indented, joined, styled, table
-from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, labels_text, look, read, replayed
+from deviceshare.cli.snapshot import ClusterSnapshot, labels_text, look, replayed, settings_of
 from deviceshare.domain import contract
 from deviceshare.domain.admission.bypasses import bypasses
 from deviceshare.domain.admission.drafts import Draft, concern_of
@@ -83,7 +84,7 @@ def explain() -> None:
 @parameters.on_cluster
 def group(target: Target, name: str, file: Path | None, output: str, *, details: bool) -> None:
     """Explain the SharedDeviceGroup NAME."""
-    case = _case(replayed(read(file)), name) if file else target.ask(lambda api: _asked(api, name, target.namespace))
+    case = _case(replayed(given(file)), name) if file else target.ask(lambda api: _asked(api, name, target.namespace))
     if case.group is None:
         near = parameters.did_you_mean(name, case.seen.groups)
         raise click.ClickException(f"There is no SharedDeviceGroup {name}; see them with kubectl get sdg{near}")
@@ -108,11 +109,12 @@ def pod(target: Target, name: str, namespace: str | None, file: Path | None, out
         found = await api.list(PODS, namespace=within, field_selector=f"metadata.name={name}")
         if not found:
             raise await parameters.no_such(api, PODS, name, within)
-        seen = (await guard_of(api))(found[0])
+        guard, _ = await settings_of(api)
+        seen = guard(found[0])
         return seen, await _asked(api, seen.group, within)
 
     if file:
-        recorded, key = read(file), f"{within}/{name}"
+        recorded, key = given(file), f"{within}/{name}"
         pods = {pod.metadata.key: pod for pod in recorded.pods}
         if key not in pods:
             near = parameters.did_you_mean(key, pods)

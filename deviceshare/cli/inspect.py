@@ -44,7 +44,7 @@ def inspect(
         less = "--snapshot" if file else f"-o {output}"
         raise click.UsageError(f"--watch shows tables of the cluster: leave out {less}, or run the command repeatedly.")
     # The help and a shell's Tab need neither the tables nor what they are made from.
-    from deviceshare.cli import gpushare_table, inspect_view, snapshot  # noqa: PLC0415
+    from deviceshare.cli import gpushare_table, inspect_view, manifests, snapshot  # noqa: PLC0415
     from deviceshare.cli.output import answer_with, note  # noqa: PLC0415
 
     within, full, wide = namespace or target.namespace, details or bool(node), output == "wide"
@@ -52,7 +52,7 @@ def inspect(
         with suppress(KeyboardInterrupt):
             target.ask(lambda api: inspect_view.follow(api, within, node, details=full, wide=wide), seconds=None)
         return
-    seen = snapshot.replayed(snapshot.read(file)) if file else target.ask(lambda api: snapshot.look(api, within))
+    seen = snapshot.replayed(manifests.given(file)) if file else target.ask(lambda api: snapshot.look(api, within))
     picture = inspect_view.picture(seen, node)
     if output == "cgpu":
         gpushare_table.show_table(picture, details=details)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 from msgspec.structs import replace
@@ -98,7 +98,7 @@ def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[
     waits = waiting(picture.waiting, shown, now)
     if shown and (why := next((f"pod {pod.pod}" for pod in picture.waiting if pod.why.details), "")):
         waits.append(styled(f"Why on each node: deviceshare explain {why}", "dim"))
-    needs = [(styled(each.where, "red"), each.what, each.cure) for each in troubles(picture)]
+    needs = [(styled(where, "red"), what, cure) for where, what, cure in troubles(picture)]
     sections = [
         _devices(picture, wide=wide) if details else nodes(picture, shown, wide=wide),
         _groups(picture, shown, now, names=details or wide),
@@ -258,41 +258,39 @@ def _groups(picture: Picture, shown: int | None, now: datetime, *, names: bool) 
     return out.folded(picture.groups, lines, shown, "group", urgency=lambda each: (not each.ailment, not each.waiting))
 
 
-class Trouble(NamedTuple):
-    """One thing that needs a person."""
-
-    where: str
-    what: str
-    cure: str
-
-
-def troubles(picture: Picture) -> Iterator[Trouble]:
-    """Unreadable objects, unhealthy devices, trespasses, exceeded shares, then what else keeps groups from working."""
-    devices = [(node, device) for node in picture.nodes for device in node.devices]
-    broken = [(node, device) for node, device in devices if not device.health.sound]
+def troubles(picture: Picture) -> Iterator[tuple[str, str, str]]:
+    """Where something needs a person, what it is, and the cure: unreadable objects, unhealthy devices, trespasses,
+    exceeded shares, then what else keeps groups from working."""
+    devices = [
+        (f"{node.name} {device.resource} {device.index}", node, device)
+        for node in picture.nodes
+        for device in node.devices
+    ]
+    broken = [each for each in devices if not each[2].health.sound]
     for lost in picture.unreadable:
-        yield Trouble(f"{lost.kind} {lost.name}", f"can't be read: {lost.fault}", lost.cure)
-    for node, device in broken:
-        yield _broken(node, device)
-    for node, device in devices:
+        yield f"{lost.kind} {lost.name}", f"can't be read: {lost.fault}", lost.cure
+    for where, node, device in broken:
+        yield where, *_broken(node, device)
+    for where, node, device in devices:
         for each in device.trespasses:
             whose = f"of pod {each.pod}" if each.pod else "outside of any pod"
             cure = f"kubectl delete pod -n {each.pod.replace('/', ' ')}" if each.pod else f"end it on {node.name}"
             pods = f"; {named([part.pod for part in device.parts])} share it" if device.use is Use.SHARED else ""
             whom = f"; group {device.group} holds it" if device.group else pods
-            yield Trouble(_name(node, device), f"process {quoted(each.process)} {whose} uses it{whom}", cure)
-    for node, device in devices:
+            yield where, f"process {quoted(each.process)} {whose} uses it{whom}", cure
+    for where, _, device in devices:
         whom = f"; group {device.group} holds the device" if device.group else ""
         for over in device.overuses:
             since = f" (since {over.since})" if over.since else ""
-            yield Trouble(_name(node, device), f"pod {over.pod}: {overuse_text(over)}{since}{whom}", OVERUSE_CURE)
-    explained = {device.group for _, device in broken}
+            yield where, f"pod {over.pod}: {overuse_text(over)}{since}{whom}", OVERUSE_CURE
+    explained = {device.group for _, _, device in broken}
     for group in picture.groups:
         if group.ailment and group.name not in explained:
-            yield Trouble(f"group {group.name}", group.ailment, f"deviceshare explain group {group.name}")
+            yield f"group {group.name}", group.ailment, f"deviceshare explain group {group.name}"
 
 
-def _broken(node: NodeView, device: DeviceView) -> Trouble:
+def _broken(node: NodeView, device: DeviceView) -> tuple[str, str]:
+    """What is wrong with an unhealthy or lost device, and the cure."""
     what = device.unhealthy or "the node does not have it any more"
     lost = ", and the driver does not see it" if device.lost and device.unhealthy else ""
     since = f" (since {device.since})" if device.since else ""
@@ -302,12 +300,7 @@ def _broken(node: NodeView, device: DeviceView) -> Trouble:
         pods = [part.pod for part in device.parts if not part.former]
         which = pods[0] if len(pods) == 1 else f"NAMESPACE/NAME for {named(pods)}"
         repair = f"deviceshare rebind pod {which}; {repair}" if pods else repair
-    cure = f"deviceshare rebind {device.group}; {repair}" if device.use is Use.HELD else repair
-    return Trouble(_name(node, device), what + lost + since, cure)
-
-
-def _name(node: NodeView, device: DeviceView) -> str:
-    return f"{node.name} {device.resource} {device.index}"
+    return what + lost + since, f"deviceshare rebind {device.group}; {repair}" if device.use is Use.HELD else repair
 
 
 def waiting(waits: Iterable[WaitingPod], shown: int | None, now: datetime) -> list[Part]:

@@ -7,13 +7,14 @@ https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 import msgspec
 
 from deviceshare import __version__, timestamps
 from deviceshare.cli.cluster import Target
+from deviceshare.cli.manifests import Manifests
 from deviceshare.cli.output import note
 from deviceshare.cli.parameters import on_cluster
 from deviceshare.doctor.kinds import Attributes, are_granted
@@ -33,9 +34,6 @@ from deviceshare.kube.mirrors import WHOLE_CLUSTER, Mirrors, Visibility, without
 from deviceshare.loops import kinds
 from deviceshare.loops.ports import ApiError, Cluster, Forbidden, Kind, NotFound, Unavailable
 from deviceshare.loops.replica.feed import Feed
-
-if TYPE_CHECKING:
-    from deviceshare.cli.manifests import Manifests
 
 T = TypeVar("T", bound=Object)
 
@@ -67,7 +65,7 @@ async def look(api: Api, namespace: str) -> ClusterSnapshot:
 
 async def mirrored(api: Api, namespace: str) -> Mirrors:
     """The mirrors that `run` keeps, listed once, as far as they can be read."""
-    mirrors = Mirrors(api, *await _settings(api), visibility=await _visibility(api, namespace))
+    mirrors = Mirrors(api, *await settings_of(api), visibility=await _visibility(api, namespace))
     await mirrors.list()
     return mirrors
 
@@ -149,14 +147,7 @@ class Still(Cache[T]):
         self.replace(objects, "")
 
 
-def read(file: Path) -> "Manifests":
-    """What a snapshot's file has."""
-    from deviceshare.cli.manifests import given  # noqa: PLC0415 - YAML takes time to import
-
-    return given(file)
-
-
-def replayed(file: "Manifests") -> ClusterSnapshot:
+def replayed(file: Manifests) -> ClusterSnapshot:
     """The cluster that a file describes. Of namespaces only those in the file are known."""
     fleet = Fleet()
     fleet.namespaces.hidden = True
@@ -172,7 +163,7 @@ def replayed(file: "Manifests") -> ClusterSnapshot:
     return seen
 
 
-def take_in(seen: ClusterSnapshot, file: "Manifests") -> None:
+def take_in(seen: ClusterSnapshot, file: Manifests) -> None:
     """Takes in the namespaces and quotas of the file, as if they had been applied."""
     for namespace in file.namespaces:
         seen.fleet.namespaces.set_labels(namespace.metadata.name, namespace.labels)
@@ -183,12 +174,9 @@ def take_in(seen: ClusterSnapshot, file: "Manifests") -> None:
 # What deviceshare was told, which stands in the objects by which the API server reviews pods
 
 
-async def guard_of(api: Cluster) -> PodGuard:
-    """The guard as the webhooks' configuration or the policy has it; the usual one where neither can be read."""
-    return (await _settings(api))[0]
-
-
-async def _settings(api: Cluster) -> tuple[PodGuard, SharingLabels]:
+async def settings_of(api: Cluster) -> tuple[PodGuard, SharingLabels]:
+    """The guard and the labels as the webhooks' configuration or, without one, the policy has them; the usual ones
+    where neither can be read."""
     excluding: Mapping[str, Any]
     try:
         configuration = await api.get(kinds.WEBHOOK_CONFIGURATIONS[1], contract.NAME)

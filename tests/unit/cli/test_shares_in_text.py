@@ -131,10 +131,9 @@ def test_an_unhealthy_device_names_the_pods_that_have_parts_of_it() -> None:
     former = replace(part(0, 2), former=True)
     ledger = a_shared_ledger(a=[part(0, 8)], b=[part(0, 4)], c=[part(1, 2), former])
     broken = Hardware(devices=[Part(GPU, 0, unhealthy="Xid 79"), Part(GPU, 1)])
-    [trouble] = troubles(draw(a_shared_fleet(with_hardware(ledger, broken)), [], []))
+    [(_, _, cure)] = troubles(draw(a_shared_fleet(with_hardware(ledger, broken)), [], []))
     assert (
-        trouble.cure
-        == "deviceshare rebind pod NAMESPACE/NAME for pods ns/a and ns/b; repair it, then deviceshare recover n1 0"
+        cure == "deviceshare rebind pod NAMESPACE/NAME for pods ns/a and ns/b; repair it, then deviceshare recover n1 0"
     )
 
 

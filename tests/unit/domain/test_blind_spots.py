@@ -45,8 +45,8 @@ def test_the_picture_has_a_line_for_each_with_its_cure() -> None:
     assert [each.name for each in picture.nodes] == ["n1", "n2"]
     assert "can't be read (status.conditions: Expected `array`, got `object`)" in picture.nodes[1].obstacle
     first, second, third = [*troubles(picture)][:3]
-    assert first.what == f"can't be read: spec.resources[{GPU}]: Expected `int`, got `str`"
-    assert [line.cure.partition(", or ")[0] for line in (first, second, third)] == [
+    assert first[1] == f"can't be read: spec.resources[{GPU}]: Expected `int`, got `str`"
+    assert [cure.partition(", or ")[0] for _, _, cure in (first, second, third)] == [
         "correct that field with kubectl edit sdg team",
         "correct that field with kubectl edit node n2",
         "correct that field with kubectl edit pod -n ns odd",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.cli.snapshot import guard_of, mirrored
+from deviceshare.cli.snapshot import mirrored, settings_of
 from deviceshare.doctor.kinds import AccessReview
 from deviceshare.domain.admission.pod_guard import USUAL
 from deviceshare.domain.objects.nodes import Node
@@ -44,13 +44,13 @@ async def test_commands_go_by_the_webhooks_configuration() -> None:
     expression = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["gpu", "monitoring"]}
     webhook = {"name": "validate-pods.deviceshare.io", "namespaceSelector": {"matchExpressions": [expression]}}
     api: Any = OneAnswer(WebhookConfiguration(webhooks=[{"name": "other"}, webhook]))
-    assert (await guard_of(api)).left_out == {"gpu", "monitoring"}
+    assert (await settings_of(api))[0].left_out == {"gpu", "monitoring"}
 
 
 async def test_commands_go_by_the_policy_where_there_are_no_webhooks() -> None:
     """It says the same."""
     api: Any = OnlyPolicies()
-    assert (await guard_of(api)).left_out == {"gpu"}
+    assert (await settings_of(api))[0].left_out == {"gpu"}
 
 
 async def test_an_old_server_has_neither() -> None:
@@ -61,7 +61,7 @@ async def test_an_old_server_has_neither() -> None:
             raise Unserved("404") if kind is VALIDATING.policies else NotFound("none")
 
     api: Any = Old()
-    assert (await guard_of(api)).left_out == USUAL
+    assert (await settings_of(api))[0].left_out == USUAL
 
 
 class Listing(OneAnswer):
@@ -87,11 +87,11 @@ async def test_commands_see_the_nodes_that_deviceshare_sees(setting: str, shared
 async def test_who_may_not_read_it_goes_by_the_usual(error: ApiError) -> None:
     """People with few rights may still inspect."""
     api: Any = OneAnswer(error)
-    assert (await guard_of(api)).left_out == USUAL
+    assert (await settings_of(api))[0].left_out == USUAL
 
 
 async def test_a_server_that_does_not_answer_is_said_to() -> None:
     """Nothing is guessed then."""
     api: Any = OneAnswer(Unavailable("away"))
     with pytest.raises(Unavailable):
-        await guard_of(api)
+        await settings_of(api)
