@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 
 from deviceshare.domain.admission.settings import GATES, UNCHANGED, InjectionSettings
 from deviceshare.domain.objects.share_wishes import REQUIRED
@@ -12,7 +11,7 @@ from tests.unit.policies.evaluation import a_request, policies
 from tests.unit.policies.examples import ADMITTED, LONG_NAME, REFUSED, REFUSED_FIRST, a_pod, asking
 from tests.unit.policies.sameness import SHORTER, chart_values, injected_the_same, without_warnings
 from tests.unit.policies.stored_form import stored_form
-from tests.unit.web.test_admission import Webhooks, patched
+from tests.unit.web.webhooks import Webhooks, patched
 
 Json = dict[str, Any]
 ALL = {**ADMITTED, **REFUSED, **REFUSED_FIRST}
@@ -31,11 +30,8 @@ SETTINGS = {
 @pytest.fixture(params=SETTINGS)
 async def webhooks(request: pytest.FixtureRequest) -> AsyncIterator[Webhooks]:
     """With each of the settings."""
-    served = Webhooks(injection=SETTINGS[request.param])
-    await served.server.start()
-    async with ClientSession() as served.session:
+    async with Webhooks(injection=SETTINGS[request.param]) as served:
         yield served
-    await served.server.stop()
 
 
 @pytest.mark.parametrize("name", ALL)

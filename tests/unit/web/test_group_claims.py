@@ -5,12 +5,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import AllowedNamespaces, Group, GroupMeta, GroupSpec
-from tests.unit.web.test_admission import Json, Webhooks, a_pod, patched
+from tests.unit.web.webhooks import Json, Webhooks, a_pod, patched
 
 ALLOWED = AllowedNamespaces("Selector", names=["a"])
 SPEC = GroupSpec({"nvidia.com/gpu": 1}, allowed_namespaces=ALLOWED, handover="claim")
@@ -19,11 +18,8 @@ GROUP = Group(GroupMeta(name="team", uid="1"), SPEC)
 
 @pytest.fixture
 async def webhooks() -> AsyncIterator[Webhooks]:
-    webhooks = Webhooks(group=GROUP, by_claim=True)
-    await webhooks.server.start()
-    async with ClientSession() as webhooks.session:
-        yield webhooks
-    await webhooks.server.stop()
+    async with Webhooks(group=GROUP, by_claim=True) as served:
+        yield served
 
 
 async def mutated(webhooks: Webhooks, pod: Json) -> Json:
@@ -96,23 +92,18 @@ async def test_a_copied_or_forged_pod_gets_what_its_group_has(webhooks: Webhooks
 
 async def test_a_group_that_comes_with_its_pod_is_awaited() -> None:
     """kubectl apply creates both within milliseconds, and the mirror hears of the group a moment later."""
-    webhooks = Webhooks(group=replace(GROUP, metadata=replace(GROUP.metadata, name="other")), by_claim=True)
-    await webhooks.server.start()
-    async with ClientSession() as webhooks.session:
+    other = replace(GROUP, metadata=replace(GROUP.metadata, name="other"))
+    async with Webhooks(group=other, by_claim=True) as webhooks:
         asked = asyncio.create_task(mutated(webhooks, a_pod()), name="review")
         await asyncio.sleep(0.2)
         webhooks.groups.hear(GROUP)
         found: Any = await asked
-    await webhooks.server.stop()
     assert contract.CLAIM in found["metadata"]["annotations"]
 
 
 async def test_such_a_group_needs_the_setting() -> None:
     """Nobody would make its claim."""
-    webhooks = Webhooks()
-    await webhooks.server.start()
     body = {"metadata": {"name": "team"}, "spec": {"resources": {"nvidia.com/gpu": 1}, "handover": "claim"}}
-    async with ClientSession() as webhooks.session:
+    async with Webhooks() as webhooks:
         response = await webhooks.ask("/validate-groups", contract.GROUP_KIND, object=body)
-    await webhooks.server.stop()
     assert "dra.handover=true" in response["status"]["message"]

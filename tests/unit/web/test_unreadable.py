@@ -1,39 +1,20 @@
 """What the webhooks and the extender make of objects with nulls, and of objects that can't be read."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
-from aiohttp import ClientSession
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.pods import Pod
-from tests.unit.web.test_admission import Webhooks
 from tests.unit.web.test_extender import GPU, asking, fleet, group, pod, post, whole_node
+from tests.unit.web.webhooks import Webhooks
 
 Json = dict[str, Any]
 ODD = {"type": "cloud.google.com/load-balancer-neg-ready", "status": "True", "lastTransitionTime": None}
 """As GKE's NEG reflector writes it."""
-
-
-@asynccontextmanager
-async def serving(*pods: Pod) -> AsyncIterator[Webhooks]:
-    """The webhooks, with these pods in their mirror."""
-    webhooks = Webhooks(*pods)
-    await webhooks.server.start()
-    async with ClientSession() as webhooks.session:
-        yield webhooks
-    await webhooks.server.stop()
-
-
-@pytest.fixture
-async def webhooks() -> AsyncIterator[Webhooks]:
-    async with serving() as served:
-        yield served
 
 
 def salvaged(type_: type[Any], document: Json) -> Any:
@@ -96,7 +77,7 @@ async def test_a_group_is_not_deleted_while_a_pod_that_cannot_be_read_may_use_it
     meta = {"name": "odd", "namespace": "a", "labels": {contract.GROUP: "team"}}
     document: Json = {"spec": {"nodeName": "node-1"}, **spoilt, "metadata": {**meta, **spoilt.get("metadata", {})}}
     document["metadata"].setdefault("annotations", {contract.GROUP: "team"})
-    async with serving(salvaged(Pod, document)) as webhooks:
+    async with Webhooks(salvaged(Pod, document)) as webhooks:
         group = {"metadata": {"name": "team", "uid": "1"}, "status": {"nodeName": "node-1"}}
         answer = await webhooks.ask("/validate-groups", contract.GROUP_KIND, operation="DELETE", oldObject=group)
     assert not answer["allowed"]
