@@ -117,7 +117,7 @@ def recorded(mirrors: Mirrors) -> bytes:
         (kinds.NODE_DEVICES, mirrors.ledgers.values()),
         (kinds.GROUPS, mirrors.groups.values()),
         (kinds.DEVICE_QUOTAS, mirrors.quotas.values()),
-        (kinds.NAMESPACES, mirrors.namespaces.values() if mirrors.namespaces else ()),
+        (kinds.NAMESPACES, mirrors.namespaces.values()),
         (kinds.PODS, (*mirrors.pods.values(), *mirrors.others.values())),
     )
     items = [
