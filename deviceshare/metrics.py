@@ -6,7 +6,7 @@ tests.
 
 import asyncio
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -20,6 +20,9 @@ from deviceshare import __version__
 
 # Our scheduler gives the extender 15 s and the API server gives a webhook 2; a filter of 5,000 nodes takes 1 to 2 ms.
 REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+
+Values = Mapping[Any, float]
+"""By a label's value or, as a tuple, by those of several."""
 
 
 class ServerMetrics:
@@ -52,6 +55,13 @@ class ServerMetrics:
         tasks.set_function(_tasks)
         ProcessCollector(registry=registry)
 
+    def watch(self, families: Callable[[], Iterable[GaugeMetricFamily]]) -> None:
+        """Adds gauges that are computed at each scrape, on the event loop, which goes on after each family.
+
+        Gauges kept beside the mirrors would still show nodes and phases that are gone.
+        """
+        self.registry.register(_Computed(families))
+
     def request(self, verb: str) -> "MeasuredRequest":
         """Measures the `with` block that answers a request; see `MeasuredRequest`."""
         # The library looks a label up under a lock, which takes longer than to count.
@@ -81,55 +91,87 @@ class Metrics(ServerMetrics):
         self.too_large = counter("deviceshare_too_large_writes_total", text, ["kind"])
         self.leader = gauge("deviceshare_leader", "1 while this process is the leader.")
 
-    def watch(self, name: str, values: Callable[[], Mapping[Any, float]]) -> None:
-        """Adds the gauges of this name in `WATCHED`, by their label or, as a tuple, labels, computed at each scrape.
+    def watch_cluster(self, found: Callable[[], Iterable[tuple[str, Values]]]) -> None:
+        """Adds gauges of `WATCHED`, by their names, as `watch` does."""
+        self.watch(lambda: (gauge(name, *WATCHED[name], values.items()) for name, values in found()))
 
-        Gauges kept beside the mirrors would still show nodes and phases that are gone.
-        Call it once for each name. `values` runs on the event loop and must not block.
-        """
-        self.registry.register(_Gauges(name, values))
+
+@dataclass(eq=False)
+class _Computed(Collector):
+    compute: Callable[[], Iterable[GaugeMetricFamily]]
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        return self.compute()
+
+
+def gauge(
+    name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[str | Iterable[str], float]]
+) -> GaugeMetricFamily:
+    """One family: what it counts, its labels, and its values by the label's value or those of several."""
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, value in rows:
+        family.add_metric((values,) if isinstance(values, str) else tuple(values), value)
+    return family
 
 
 _DEVICE: Final = ("node", "resource", "index", "uuid")
+_QUOTA: Final = ("quota", "resource")
+_NAMESPACE: Final = ("group", "namespace")
 
-WATCHED: Final = {
+WATCHED: Final[dict[str, tuple[str, Sequence[str]]]] = {
     "deviceshare_devices": (
         "Devices of the shared nodes, by who uses them (or why nobody gets them) and by their health.",
-        *("node", "resource", "state", "health"),
+        ["node", "resource", "state", "health"],
     ),
     "deviceshare_device_memory_capacity_bytes": (
         "The device's memory, where an agent or the node's labels tell it.",
-        *_DEVICE,
+        _DEVICE,
     ),
     "deviceshare_device_memory_allocated_bytes": (
         "How much of it is allocated: of a shared device its pods' shares, of any other allocated one all.",
-        *_DEVICE,
+        _DEVICE,
     ),
-    "deviceshare_groups": ("SharedDeviceGroups.", "phase"),
+    "deviceshare_groups": ("SharedDeviceGroups.", ["phase"]),
     "deviceshare_devices_allocated_twice": (
         "Devices of groups and shares that the device plugin, or DRA for a ResourceClaim, also allocated.",
-        "by",
+        ["by"],
     ),
     "deviceshare_devices_claimed_twice": (
         "Devices about which claims of groups or shares contradict each other; a node without any has no series.",
-        "node",
+        ["node"],
     ),
     "deviceshare_waiting_pods": (
         "Pods without a node, by what they wait for: their group's devices, or a share; gated ones left out.",
-        "wants",
+        ["wants"],
     ),
     "deviceshare_unreadable_objects": (
         "Objects that can't be decoded as their kind; their devices count as in use (see deviceshare doctor).",
-        "kind",
+        ["kind"],
     ),
     "deviceshare_missing_crd_fields": (
         "Fields of this release that the CRD in the cluster lacks; while there are any, nothing is written.",
-        "crd",
+        ["crd"],
     ),
-    "deviceshare_mirrored_objects": ("Objects held in memory, by mirror.", "mirror"),
+    "deviceshare_mirrored_objects": ("Objects held in memory, by mirror.", ["mirror"]),
+    "deviceshare_quota_hard": ("Devices that the groups of the quota may hold together (spec.hard).", _QUOTA),
+    "deviceshare_quota_used": ("Devices that they hold, or are about to claim.", _QUOTA),
+    "deviceshare_quota_invalid": (
+        "1 where the quota can't be read or applied, so that groups that it may count aren't bound.",
+        ["quota"],
+    ),
+    "deviceshare_group_phase": ("Always 1; the label says the group's phase.", ["group", "phase"]),
+    "deviceshare_group_devices": ("Devices that the group holds.", ["group", "node", "resource"]),
+    "deviceshare_group_pods": ("Pods that have the group's devices, by their namespace.", _NAMESPACE),
+    "deviceshare_group_waiting_pods": (
+        "Waiting pods of the group; left out are gated ones, and those of namespaces that it does not allow.",
+        _NAMESPACE,
+    ),
+    "deviceshare_group_longest_wait_seconds": ("For how long the oldest of these pods has waited.", ["group"]),
+    "deviceshare_group_idle_seconds": ("For how long the group has held devices without a pod.", ["group"]),
+    "deviceshare_groups_unlisted": ("Groups beyond the limit, which have no other metrics.", []),
     "deviceshare_certificate_expiry_timestamp_seconds": (
         "When the serving certificate that deviceshare issued to itself, and its authority, expire.",
-        "certificate",
+        ["certificate"],
     ),
 }
 """Gauges that are computed at each scrape: what they count, and their labels."""
@@ -180,18 +222,3 @@ class _Verb:
     duration: Histogram
     inflight: Gauge
     results: dict[str, Counter] = field(default_factory=dict)
-
-
-@dataclass(eq=False)
-class _Gauges(Collector):
-    """One family of gauges, whose values are asked for at each scrape, by their labels."""
-
-    name: str
-    values: Callable[[], Mapping[Any, float]]
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        text, *labels = WATCHED[self.name]
-        family = GaugeMetricFamily(self.name, text, labels=labels)
-        for key, value in self.values().items():
-            family.add_metric((key,) if isinstance(key, str) else key, value)
-        return (family,)

@@ -5,13 +5,12 @@ NVIDIA has assigned. Processes are added up by container; those outside of any p
 """
 
 from collections import Counter as Sums
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from deviceshare.agent.memory_limits import LimitsOutcome
 from deviceshare.agent.violations import CAUSES
@@ -19,7 +18,7 @@ from deviceshare.domain.device_health.examination import APPLICATION_XIDS, Xid
 from deviceshare.domain.device_health.memory_limits import MIB
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, TurnQueue, Usage
-from deviceshare.metrics import ServerMetrics
+from deviceshare.metrics import ServerMetrics, gauge
 
 WAIT_BUCKETS: Final = (0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0)
 LIMIT_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 30.0)
@@ -27,6 +26,8 @@ HIGHEST_XID: Final = 255
 """Higher ones, which NVIDIA hasn't assigned yet, are counted together."""
 _CONTAINER: Final = ("namespace", "pod", "container")
 _Key = tuple[str, ...]
+_Rows = Iterable[tuple[Iterable[str], float]]
+"""Labels and values."""
 
 
 class AgentMetrics(ServerMetrics):
@@ -62,29 +63,6 @@ class AgentMetrics(ServerMetrics):
         """Counts a pod that was evicted; `cause` is one of CAUSES."""
         self._evictions.labels(cause).inc()
 
-    def watch(self, families: Callable[[], Iterable[GaugeMetricFamily]]) -> None:
-        """Adds gauges that are computed at each scrape: `of_devices`, `of_limits` or `of_turns`."""
-        self.registry.register(_Computed(families))
-
-
-class _Computed(Collector):
-    def __init__(self, compute: Callable[[], Iterable[GaugeMetricFamily]]) -> None:
-        self._compute = compute
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        return self._compute()
-
-
-_Rows = Iterable[tuple[Iterable[str], float]]
-"""Labels and values."""
-
-
-def _gauge(name: str, text: str, labels: Sequence[str], rows: _Rows) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for values, value in rows:
-        family.add_metric([*values], value)
-    return family
-
 
 def of_devices(
     hardware: Hardware | None, usage: Usage, reports: int, groups: Mapping[tuple[str, int], str]
@@ -96,18 +74,18 @@ def of_devices(
     yield from _health(hardware or Hardware())
     yield from _use(usage.devices, groups)
     yield from _containers(usage.devices)
-    yield _gauge("deviceshare_reports", "Reports written since the agent started.", [], [((), reports)])
+    yield gauge("deviceshare_reports", "Reports written since the agent started.", [], [((), reports)])
 
 
 def of_limits(found: LimitsOutcome) -> Iterable[GaugeMetricFamily]:
     """What was found of memory limits."""
     text = "Who sets memory limits of shares on the node; without a series nobody does."
-    yield _gauge("deviceshare_memory_limits", text, ["by"], [([found.mode], 1)] if found.mode else [])
+    yield gauge("deviceshare_memory_limits", text, ["by"], [([found.mode], 1)] if found.mode else [])
     text = "Containers with shares, and sandboxes beside them, that have their limit of device memory."
-    yield _gauge("deviceshare_memory_limited_containers", text, [], [((), found.groups)])
+    yield gauge("deviceshare_memory_limited_containers", text, [], [((), found.groups)])
     text = "Containers with shares that have no limit of device memory where they should."
     missing = sum(bool(each.missing) for each in found.reports)
-    yield _gauge("deviceshare_memory_limits_missing", text, [], [((), missing)])
+    yield gauge("deviceshare_memory_limits_missing", text, [], [((), missing)])
 
 
 def _health(hardware: Hardware) -> Iterable[GaugeMetricFamily]:
@@ -152,16 +130,16 @@ def _containers(devices: Iterable[DeviceUsage]) -> Iterable[GaugeMetricFamily]:
 def of_turns(queues: Collection[TurnQueue]) -> Iterable[GaugeMetricFamily]:
     """The holders and queues of turns."""
     held = (([each.group], each.holder.seconds) for each in queues if each.holder)
-    yield _gauge("deviceshare_turn_held_seconds", "For how long a program has had the group's turn.", ["group"], held)
+    yield gauge("deviceshare_turn_held_seconds", "For how long a program has had the group's turn.", ["group"], held)
     waiting = (([each.group], len(each.waiting)) for each in queues)
-    yield _gauge("deviceshare_turn_waiting", "Programs that wait for it.", ["group"], waiting)
+    yield gauge("deviceshare_turn_waiting", "Programs that wait for it.", ["group"], waiting)
     longest = (([each.group], max((one.seconds for one in each.waiting), default=0.0)) for each in queues)
     text = "The longest time that one of them has waited."
-    yield _gauge("deviceshare_turn_longest_wait_seconds", text, ["group"], longest)
+    yield gauge("deviceshare_turn_longest_wait_seconds", text, ["group"], longest)
 
 
 def _family(name: str, text: str, rows: _Rows, *more: str) -> GaugeMetricFamily:
-    return _gauge(f"deviceshare_device_{name}", text, ["resource", "index", "uuid", *more], rows)
+    return gauge(f"deviceshare_device_{name}", text, ["resource", "index", "uuid", *more], rows)
 
 
 def _labels(device: Part | DeviceUsage) -> _Key:

@@ -322,5 +322,6 @@ class Process:
             leading=lambda: self._elector.leading,
             pace=self._trust_pace,
         )
-        self._metrics.watch("deviceshare_certificate_expiry_timestamp_seconds", self._keeper.expiries)
+        expiries = self._keeper.expiries
+        self._metrics.watch_cluster(lambda: [("deviceshare_certificate_expiry_timestamp_seconds", expiries())])
         return certificate.context

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -11,7 +11,7 @@ from deviceshare.domain.answers import census
 from deviceshare.domain.answers.census import count_each_group
 from deviceshare.domain.answers.picture import draw_in_steps
 from deviceshare.loops.kinds import GROUPS, PODS
-from deviceshare.metrics import Metrics
+from deviceshare.metrics import Metrics, Values
 from deviceshare.web import ui
 from deviceshare.web.probes import Scrapes
 from deviceshare.web.ui import Snapshots
@@ -36,13 +36,17 @@ async def moments(size: Size) -> list[Moment]:
     leader = HeldLeader(size)
     mirrors, fleet = leader.cluster.mirrors, leader.fleet
     groups, pods, metrics = mirrors[GROUPS.plural], mirrors[PODS.plural], Metrics()
-    metrics.watch("deviceshare_devices", lambda: census.count_devices(fleet))
-    metrics.watch("deviceshare_groups", lambda: census.count_groups(groups.values()))
-    metrics.watch("deviceshare_device_memory_capacity_bytes", lambda: census.memory_capacity(fleet))
-    metrics.watch("deviceshare_device_memory_allocated_bytes", lambda: census.memory_allocated(fleet))
-    metrics.watch("deviceshare_devices_allocated_twice", lambda: census.allocated_twice(fleet))
-    metrics.watch("deviceshare_devices_claimed_twice", lambda: census.claimed_twice(fleet))
-    metrics.watch("deviceshare_waiting_pods", lambda: census.count_waiting(pods.values()))
+
+    def found() -> Iterator[tuple[str, Values]]:
+        yield "deviceshare_devices", census.count_devices(fleet)
+        yield "deviceshare_groups", census.count_groups(groups.values())
+        yield "deviceshare_device_memory_capacity_bytes", census.memory_capacity(fleet)
+        yield "deviceshare_device_memory_allocated_bytes", census.memory_allocated(fleet)
+        yield "deviceshare_devices_allocated_twice", census.allocated_twice(fleet)
+        yield "deviceshare_devices_claimed_twice", census.claimed_twice(fleet)
+        yield "deviceshare_waiting_pods", census.count_waiting(pods.values())
+
+    metrics.watch_cluster(found)
 
     def drawn() -> Generator[None, None, bytes]:
         picture = yield from draw_in_steps(fleet, groups.values(), pods.values())

@@ -4,7 +4,7 @@ import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import promql_parser
 import pytest
@@ -13,17 +13,19 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from charts import helm
 from deviceshare.agent.metrics import AgentMetrics, of_devices
-from deviceshare.domain.answers.census import count_each_group
+from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.usage import Usage
 from deviceshare.domain.placement.device_states import Health, Use
+from deviceshare.kube.api import Api
+from deviceshare.kube.definitions import Definitions
+from deviceshare.kube.mirrors import Mirrors
 from deviceshare.metrics import Metrics
-from deviceshare.run.cluster_metrics import GroupMetrics, QuotaMetrics
-from deviceshare.timestamps import seconds_since
+from deviceshare.run.cluster_metrics import of_cluster, of_quotas
 from tests.unit.chart.metric_names import Scrape, Vector, exported, selectors
 from tests.unit.chart.objects import Json, default_file, named, with_values
-from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
+from tests.unit.domain.objects import GPU, a_group, a_ledger, a_node, a_pod, gpus
 from tests.unit.domain.test_device_quota import a_quota
 
 RULES: Json = {
@@ -61,12 +63,13 @@ def of_groups(pods: tuple[str, ...] = (), *, leading: bool = True, phase: str = 
     """The metrics at noon of a group that has held two GPUs, with these waiting pods, created by then."""
     group = a_group("team", node="n1", status={"phase": phase, "idleSince": idle})
     waiting = [created(a_pod(f"p{at}", "team"), since) for at, since in enumerate(pods)]
-    fleet = a_fleet(a_node(), ledgers=(a_ledger(team=gpus(0, 1)),))
-    metrics = Metrics()
-    each = GroupMetrics(
-        lambda: count_each_group(fleet, [group], waiting, 10), lambda then: seconds_since(then, NOON), lambda: leading
-    )
-    metrics.registry.register(each)
+    api, metrics = cast("Api", None), Metrics()
+    mirrors = Mirrors(api, PodGuard())
+    mirrors.nodes.replace([a_node()], "1")
+    mirrors.ledgers.replace([a_ledger(team=gpus(0, 1))], "1")
+    mirrors.groups.replace([group], "1")
+    mirrors.pods.replace(waiting, "1")
+    metrics.watch_cluster(lambda: of_cluster(mirrors, Definitions(api), NOON, 10 if leading else None))
     return metrics
 
 
@@ -157,9 +160,8 @@ def test_uncovered_pods_count_where_the_leader_saw_them() -> None:
 def test_a_crd_that_lacks_fields_is_told() -> None:
     """By name; one that has all is not."""
     metrics = Metrics()
-    metrics.watch(
-        "deviceshare_missing_crd_fields", lambda: {"nodedevices.deviceshare.io": 2, "devicequotas.deviceshare.io": 0}
-    )
+    lacks = {"nodedevices.deviceshare.io": 2, "devicequotas.deviceshare.io": 0}
+    metrics.watch_cluster(lambda: [("deviceshare_missing_crd_fields", lacks)])
     assert fires("DeviceshareMissingCrdFields", Scrape(metrics.registry)) == {
         frozenset({("crd", "nodedevices.deviceshare.io")}): 2.0
     }
@@ -171,8 +173,7 @@ def test_an_agent_that_is_not_scraped_any_more_is_told() -> None:
     agent.watch(lambda: of_devices(Hardware(devices=[Part(GPU, 0, unhealthy="Xid 79")]), Usage("n1"), 1, {}))
     nodes = (("n1", Health.HEALTHY), ("n2", Health.UNKNOWN), ("n2", Health.LOST))
     seen = {(node, GPU, Use.FREE, health): 4 for node, health in nodes}
-    metrics.watch("deviceshare_devices", lambda: seen)
-    metrics.watch("deviceshare_groups", dict)
+    metrics.watch_cluster(lambda: [("deviceshare_devices", seen), ("deviceshare_groups", {})])
     ours, of_agent = Scrape(metrics.registry), Scrape(agent.registry, node="n1")
     assert fires("DeviceshareAgentSilent", ours).keys() == {frozenset({("node", "n1")})}
     assert fires("DeviceshareAgentSilent", ours + of_agent) == {}
@@ -184,7 +185,8 @@ def test_an_agent_that_is_not_scraped_any_more_is_told() -> None:
 def test_a_certificate_that_was_not_renewed_is_told() -> None:
     """Four hours before its end."""
     metrics = Metrics()
-    metrics.watch("deviceshare_certificate_expiry_timestamp_seconds", lambda: {"serving": 20_000.0, "authority": 1e9})
+    expiries = {"serving": 20_000.0, "authority": 1e9}
+    metrics.watch_cluster(lambda: [("deviceshare_certificate_expiry_timestamp_seconds", expiries)])
     assert fires("DeviceshareCertificateExpiring", Scrape(metrics.registry, now=0)) == {}
     assert fires("DeviceshareCertificateExpiring", Scrape(metrics.registry, now=10_000)) == {
         frozenset({("certificate", "serving")}): 10_000.0
@@ -194,9 +196,9 @@ def test_a_certificate_that_was_not_renewed_is_told() -> None:
 def test_a_quota_that_cannot_be_applied_is_told() -> None:
     """By name; sound ones are not."""
     faulty = a_quota("odd", selector={"matchLabels": {"team": "a b"}})
-    registry = CollectorRegistry()
-    registry.register(QuotaMetrics(lambda: [a_quota(), faulty], lambda: True))
-    assert fires("DeviceshareQuotaInvalid", Scrape(registry)) == {frozenset({("quota", "odd")}): 1.0}
+    metrics = Metrics()
+    metrics.watch_cluster(lambda: of_quotas([a_quota(), faulty]))
+    assert fires("DeviceshareQuotaInvalid", Scrape(metrics.registry)) == {frozenset({("quota", "odd")}): 1.0}
 
 
 def test_pods_that_wait_for_shares_are_told() -> None:
