@@ -41,46 +41,48 @@ class Tls(NamedTuple):
     """The CAs whose clients alone are let in."""
 
 
-class AddressType(click.ParamType[Address]):
-    """`HOST:PORT`, or `:PORT` for every address of the machine."""
-
-    name = "HOST:PORT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
-        if isinstance(value, Address):
-            return value
-        host, _, port = str(value).rpartition(":")
-        if not port.isdecimal() or int(port) > 65535:
-            self.fail(f"{value!r} is not HOST:PORT, such as 127.0.0.1:8888 or :9443", param, ctx)
-        return Address(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104  who leaves the host out means all
-
-
-class OptionalAddressType(AddressType):
-    """HOST:PORT, or `off`: nowhere."""
-
-    name = "HOST:PORT|off"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return None if value in ("", "off") else super().convert(value, param, ctx)
-
-
 @dataclass(eq=False)
-class Words(click.ParamType[frozenset[str]]):
-    """Words between commas, each of which is accepted by a rule: `wanted` says what is, `empty` whether no word is."""
+class Read(click.ParamType[Any]):
+    """What a function reads in the text of a flag; it raises ValueError for any other text."""
 
     name: str
-    accepts: Callable[[str], object]
-    wanted: str
-    empty: bool = True
+    read: Callable[[str], Any]
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
-        if isinstance(value, frozenset):
-            return value
-        words = frozenset(part.strip() for part in str(value).split(",") if part.strip())
-        refused = sorted(word for word in words if not self.accepts(word))
-        if refused or not (words or self.empty):
-            self.fail(f"{', '.join(map(repr, refused)) or repr(value)}: {self.wanted}", param, ctx)
-        return words
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self.read(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8888 or :9443")
+    return Address(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104  who leaves the host out means all
+
+
+ADDRESS: Final = Read("HOST:PORT", _address)
+"""Or `:PORT` for every address of the machine."""
+OPTIONAL_ADDRESS: Final = Read("HOST:PORT|off", lambda text: None if text in ("", "off") else _address(text))
+
+
+def words(name: str, accepts: Callable[[str], object], wanted: str, *, empty: bool = True) -> Read:
+    """Words between commas, each of which is accepted by a rule: `wanted` says what is, `empty` whether no word is."""
+
+    def read(text: str) -> frozenset[str]:
+        found = frozenset(part.strip() for part in text.split(",") if part.strip())
+        refused = sorted(word for word in found if not accepts(word))
+        if refused or not (found or empty):
+            raise ValueError(f"{', '.join(map(repr, refused)) or repr(text)}: {wanted}")
+        return found
+
+    return Read(name, read)
+
+
+class _Switch(click.Choice[str]):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(value, param, ctx) == "on"
 
 
 def flag(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -108,8 +110,11 @@ def options_by(settings: type) -> Callable[[Command], Command]:
     return add
 
 
+ON: Final[dict[str, Any]] = {"default": "on", "type": _Switch(["on", "off"])}
+"""A setting that is true unless it is `off`."""
+OFF: Final[dict[str, Any]] = {**ON, "default": "off"}
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-NAMESPACES: Final = Words(
+NAMESPACES: Final = words(
     "NAMESPACE[,NAMESPACE…]",
     re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch,
     "not a namespace's name, such as kube-system",

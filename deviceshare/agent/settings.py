@@ -15,7 +15,7 @@ from deviceshare.domain.device_health.violations import (
     LEAST_TOLERANCE_MIB,
 )
 from deviceshare.domain.objects.hardware import LIMIT_MODES, NO_LIMITS
-from deviceshare.flags import Address, AddressType, OptionalAddressType, setting
+from deviceshare.flags import ADDRESS, OPTIONAL_ADDRESS, Address, setting
 
 _TRESPASSERS: Final = "evict-trespassers"
 _ENFORCED: Final = {"report": (), "evict": CAUSES, _TRESPASSERS: (TRESPASS,)}
@@ -29,11 +29,11 @@ class AgentSettings:
 
     node_name: str = setting("The node that this agent runs on, as Kubernetes calls it.", required=True)
     kubeconfig: Path | None = setting(flag=flags.KUBECONFIG)
-    bind: Address = setting("Probes, /metrics, /usage and /use.", f":{contract.AGENT_PORT}", type=AddressType())
+    bind: Address = setting("Probes, /metrics, /usage and /use.", f":{contract.AGENT_PORT}", type=ADDRESS)
     serve_pods: Address | None = setting(
         "Where containers of the node's pods ask for their own devices (docs/inside.md); empty: nowhere.",
         "",
-        type=OptionalAddressType(),
+        type=OPTIONAL_ADDRESS,
     )
     turns_directory: str = setting(
         "The node's directory for the record of who has a turn (docs/turns.md). Without one, turns are given late after"

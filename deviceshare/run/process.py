@@ -32,8 +32,8 @@ from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 from deviceshare.loops.replica.impostor_watch import ImpostorWatch
 from deviceshare.metrics import Metrics
-from deviceshare.run import cluster_metrics, memory
-from deviceshare.run.settings import ON, Settings
+from deviceshare.run import cluster_metrics
+from deviceshare.run.settings import Settings
 from deviceshare.web import admission, extender, ui
 from deviceshare.web.admission import Admission, namespace_of
 from deviceshare.web.extender import Extender
@@ -50,7 +50,7 @@ forget a pod that ends. More would let the next leader begin later than it need.
 
 def main(settings: Settings) -> int:
     """Runs until SIGTERM or SIGINT; returns the exit code."""
-    memory.collect_less_often()
+    daemon.collect_less_often()
     return daemon.main(settings.kubeconfig, lambda api, stopping: Process(settings, api).run(stopping))
 
 
@@ -91,7 +91,7 @@ class Process:
             quotas=mirrors.quotas,
             on_conflict=self._metrics.claim_conflicts.inc,
             lifts=gates,
-            keeps_nodes=settings.keep_nodes == ON,
+            keeps_nodes=settings.keep_nodes,
             holds_namespace=settings.namespace,
         )
         mirrors.pods.subscribe(self._binder.change)
@@ -138,7 +138,7 @@ class Process:
             for name, mirror in self._mirrors.by_name.items():
                 background.run(f"mirror-{name}", mirror.run)
             background.run("definitions", self._definitions.run)
-            background.run("memory", partial(memory.keep_small, self._mirrors.wait_listed))
+            background.run("memory", partial(daemon.keep_small, self._mirrors.wait_listed))
             background.run("pulse", self._pulse.run)
             background.run("recorder", self._recorder.run)
             background.run("impostors", self._impostors.run)
@@ -198,11 +198,11 @@ class Process:
             lifting=self._binder if self._settings.placement == GATES else None,
             share_resources=self._settings.share_resources,
             life=self._settings.life,
-            preempts=self._settings.preemption == ON,
-            scaling_namespace=self._settings.namespace if self._settings.scaling_pods == ON else "",
+            preempts=self._settings.preemption,
+            scaling_namespace=self._settings.namespace if self._settings.scaling_pods else "",
             holds_namespace=self._settings.namespace,
-            holds=self._settings.dra_holds == ON,
-            group_binder=self._binder if self._settings.dra_handover == ON else None,
+            holds=self._settings.dra_holds,
+            group_binder=self._binder if self._settings.dra_handover else None,
             uninjected=self._mirrors.uninjected,
             namespace_selector=self._settings.namespace_selector,
             on_recreated=self._metrics.recreated_pods.inc,
@@ -277,7 +277,7 @@ class Process:
             bypasses=settings.bypasses,
             injection=settings.injection,
             largest=self._fleet.largest,
-            by_claim=settings.dra_handover == ON,
+            by_claim=settings.dra_handover,
             life=settings.life,
             namespaces=self._fleet.namespaces,
             quotas=self._fleet.quotas,

@@ -27,46 +27,39 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.share_wishes import ISOLATIONS, PREFERRED
 from deviceshare.domain.objects.shares import DEVICE_COUNT, DIALECTS, SYSTEMS
 from deviceshare.domain.placement.handover import AUTO, STYLES, HandoverSetting, is_kind
-from deviceshare.flags import FILE, Address, AddressType, OptionalAddressType, Tls, Words, setting
+from deviceshare.flags import ADDRESS, FILE, OFF, ON, OPTIONAL_ADDRESS, Address, Read, Tls, setting, words
 from deviceshare.loops import leadership
 from deviceshare.loops.leader.uninjected_pods import uninjected
 
-ON, OFF = SWITCH = "on", "off"
 RECREATE = "recreate"
 UNINJECTED_MODES = (RECREATE, "leave")
 """What becomes of pods that were created while admission was away."""
 ROLES: Final = ("controller", "extender", "webhook")
-_ROLES: Final = Words("ROLE[,ROLE…]", lambda word: word in ROLES, f"name some of {', '.join(ROLES)}", empty=False)
+_ROLES: Final = words("ROLE[,ROLE…]", lambda word: word in ROLES, f"name some of {', '.join(ROLES)}", empty=False)
 _SYSTEMS: Final = (*SYSTEMS, *OPT_IN)
-SYSTEM_NAMES: Final = Words(
+SYSTEM_NAMES: Final = words(
     "SYSTEM[,SYSTEM…]", lambda word: word in _SYSTEMS, f"name some of {', '.join(_SYSTEMS)}, or none"
 )
-_SCHEDULERS: Final = Words(
+_SCHEDULERS: Final = words(
     "SCHEDULER[,SCHEDULER…]",
     re.compile("[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?").fullmatch,
     "not a scheduler's name, such as ack-co-scheduler",
 )
 
 
-class Expressions(click.ParamType[LabelSelector]):
+def _selector(text: str) -> LabelSelector:
     """The matchExpressions of a label selector, as JSON."""
-
-    name = "JSON"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> LabelSelector:
-        if isinstance(value, LabelSelector):
-            return value
-        try:
-            expressions = msgspec.json.decode(value, type=list[LabelRequirement]) if value else []
-        except msgspec.DecodeError as error:
-            self.fail(f"{value!r} is not a list of matchExpressions: {error}", param, ctx)
-        selector = LabelSelector(match_expressions=expressions)
-        if faults := selector.faults(""):
-            self.fail(faults[0].lstrip("."), param, ctx)
-        return selector
+    try:
+        expressions = msgspec.json.decode(text, type=list[LabelRequirement]) if text else []
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{text!r} is not a list of matchExpressions: {error}") from error
+    selector = LabelSelector(match_expressions=expressions)
+    if faults := selector.faults(""):
+        raise ValueError(faults[0].lstrip("."))
+    return selector
 
 
-_LABELS: Final = Words("LABEL=VALUE[,LABEL=VALUE…]", is_label, "not another system's label, such as gpushare=true")
+_LABELS: Final = words("LABEL=VALUE[,LABEL=VALUE…]", is_label, "not another system's label, such as gpushare=true")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +82,13 @@ class Settings:
     agent_identity: str = setting("And the one of its agents on nodes.", contract.AGENT_IDENTITY)
     instance: str = setting("This process's name in leases and events.  [default: the host's name]", "")
     namespace: str = setting("Where deviceshare's Lease, Secret and Service are.", contract.NAMESPACE)
-    extender_bind: Address = setting("For kube-scheduler; plain HTTP.", "127.0.0.1:8888", type=AddressType())
+    extender_bind: Address = setting("For kube-scheduler; plain HTTP.", "127.0.0.1:8888", type=ADDRESS)
     extender_tls_cert: Path | None = setting(
         "The extender's certificate, PEM: HTTPS, for known clients only.", type=FILE
     )
     extender_tls_key: Path | None = setting("Its private key, PEM.", type=FILE)
     extender_client_ca: Path | None = setting("The CAs whose clients may call the extender, PEM.", type=FILE)
-    webhook_bind: Address = setting("HTTPS, for the API server.", ":9443", type=AddressType())
+    webhook_bind: Address = setting("HTTPS, for the API server.", ":9443", type=ADDRESS)
     webhook_client_ca: Path | None = setting("The CAs whose clients alone may call the webhooks, PEM.", type=FILE)
     webhook_service: str = setting("The Service by which the API server reaches it.", contract.NAME)
     webhook_config: str = setting("The webhook configurations whose CA bundle is kept.", contract.NAME)
@@ -110,7 +103,7 @@ class Settings:
     namespace_selector: LabelSelector = setting(
         "The matchExpressions by which admission selects namespaces; pods elsewhere are never recreated.",
         "",
-        type=Expressions(),
+        type=Read("JSON", _selector),
     )
     dialects: frozenset[str] = setting(
         "The other systems in whose words pods may ask for a share of a device: gpushare, metagpu, hami, kai.",
@@ -125,8 +118,8 @@ class Settings:
         ",".join(sorted(settings.OTHER_SCHEDULERS)),
         type=_SCHEDULERS,
     )
-    framework_limits: str = setting(
-        "Whether containers with a share get the variables by which JAX, PyTorch and TensorFlow keep to it.", ON, SWITCH
+    framework_limits: bool = setting(
+        "Whether containers with a share get the variables by which JAX, PyTorch and TensorFlow keep to it.", **ON
     )
     isolation: str = setting(
         f"Where shares go whose pods don't say ({contract.ISOLATION}): only where the node enforces limits of"
@@ -145,8 +138,8 @@ class Settings:
         settings.GROW,
         settings.MEMORY_MODES,
     )
-    tolerations: str = setting(
-        "Whether pods tolerate taints that are named after vendors' devices, as managed clusters have them.", ON, SWITCH
+    tolerations: bool = setting(
+        "Whether pods tolerate taints that are named after vendors' devices, as managed clusters have them.", **ON
     )
     release_after: str = setting(
         "How long a bound group without pods keeps its devices, such as 12h, unless its spec says so.",
@@ -163,24 +156,20 @@ class Settings:
         RECREATE,
         UNINJECTED_MODES,
     )
-    preemption: str = setting("Whether pods with shares make room for waiting pods of higher priority.", ON, SWITCH)
-    keep_nodes: str = setting(
-        "Whether bound pods are annotated so that autoscalers don't remove their nodes.", OFF, SWITCH
+    preemption: bool = setting("Whether pods with shares make room for waiting pods of higher priority.", **ON)
+    keep_nodes: bool = setting("Whether bound pods are annotated so that autoscalers don't remove their nodes.", **OFF)
+    scaling_pods: bool = setting("Whether autoscalers are shown pods that request devices for those that wait.", **OFF)
+    dra_holds: bool = setting(
+        "Whether ResourceClaims of deviceshare's own keep DRA from the devices of groups and shares.", **OFF
     )
-    scaling_pods: str = setting(
-        "Whether autoscalers are shown pods that request devices for those that wait.", OFF, SWITCH
-    )
-    dra_holds: str = setting(
-        "Whether ResourceClaims of deviceshare's own keep DRA from the devices of groups and shares.", OFF, SWITCH
-    )
-    dra_handover: str = setting(
-        "Whether groups may hand devices over by a ResourceClaim (spec.handover: claim); with --dra-holds.", OFF, SWITCH
+    dra_handover: bool = setting(
+        "Whether groups may hand devices over by a ResourceClaim (spec.handover: claim); with --dra-holds.", **OFF
     )
     ca_secret: str = setting("Make the webhooks' certificates; this Secret keeps the CA.", "")
     tls_cert: Path | None = setting("Or bring them: a certificate, PEM; read again when it changes.", type=FILE)
     tls_key: Path | None = setting("Its private key, PEM.", type=FILE)
-    probe_bind: Address = setting("/livez, /readyz and /metrics.", ":8080", type=AddressType())
-    ui_bind: Address | None = setting("The page /ui, or off; HTTP.", "127.0.0.1:8088", type=OptionalAddressType())
+    probe_bind: Address = setting("/livez, /readyz and /metrics.", ":8080", type=ADDRESS)
+    ui_bind: Address | None = setting("The page /ui, or off; HTTP.", "127.0.0.1:8088", type=OPTIONAL_ADDRESS)
     group_metrics: int = setting(
         "Of how many groups the leader has metrics of their own; 0 for none.", 500, type=click.IntRange(0)
     )
@@ -297,19 +286,7 @@ class Settings:
     @property
     def injection(self) -> InjectionSettings:
         """Which pods are injected, and with what."""
-        return InjectionSettings(
-            self.runtime_class,
-            self.dialects,
-            self.framework_limits == ON,
-            self.replaced_schedulers,
-            self.group_memory,
-            self.agent_url,
-            self.placement,
-            self.unsupported,
-            self.tolerations == ON,
-            self.isolation,
-            self.memory_limits,
-        )
+        return InjectionSettings(**{name: getattr(self, name) for name in InjectionSettings._fields})
 
     @property
     def life(self) -> GroupLife:

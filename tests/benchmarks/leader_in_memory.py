@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 import deviceshare
+from deviceshare import daemon
 from deviceshare.domain.objects.groups import DEFAULT_LIFE, EVERYTHING
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.placement.fleet import Fleet
@@ -30,7 +31,6 @@ from deviceshare.loops.leader.ledgers import GATHER_SECONDS
 from deviceshare.loops.ports import Conflict, Kind, NotFound, Subject
 from deviceshare.loops.queue import Queue
 from deviceshare.loops.replica.feed import Feed
-from deviceshare.run import memory
 from tests.benchmarks import large_cluster
 from tests.benchmarks.large_cluster import CREATED, Raw, Size, uid_of
 
@@ -190,7 +190,7 @@ class HeldLeader:
         }
         fed = {name: mirror for name, mirror in self._named.items() if name != "groups"}
         Feed(self.fleet, **fed, others=HeldMirror())
-        memory.collect_less_often()
+        daemon.collect_less_often()
         gc.collect()
         gc.freeze()
 

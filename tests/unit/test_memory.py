@@ -6,7 +6,7 @@ import sys
 _PROGRAM = """
 import asyncio, ctypes
 from pathlib import Path
-from deviceshare.run import memory
+from deviceshare import daemon
 
 LIBC = ctypes.CDLL(None)
 LIBC.malloc.restype, LIBC.malloc.argtypes, LIBC.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
@@ -16,6 +16,8 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 def leave_holes() -> None:
+    for _ in range(5_000):
+        LIBC.malloc(SMALL)  # what imports left
     large = []
     for _ in range(400):
         large.append(LIBC.malloc(LARGE))
@@ -29,9 +31,9 @@ async def listed() -> None:
 
 async def main() -> None:
     leave_holes()
-    memory.TRIM_SECONDS = 0.05
+    daemon.TRIM_SECONDS = 0.05
     before = resident()
-    trimming = asyncio.create_task(memory.keep_small(listed))
+    trimming = asyncio.create_task(daemon.keep_small(listed))
     await asyncio.sleep(0.5)
     print(before - resident())
     trimming.cancel()
