@@ -10,7 +10,6 @@ import re
 import secrets
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -18,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from deviceshare.certificates.rotation import Authority, Validity
+from deviceshare.certificates.rotation import KeyPair, Validity
 
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
@@ -27,22 +26,14 @@ class UnreadableCertificate(Exception):
     """This is not a certificate and its key; the text says why."""
 
 
-class Issued(NamedTuple):
-    """A certificate and its key, in PEM."""
-
-    certificate: str
-    key: str
-    validity: Validity
-
-
-def new_authority(name: str, *, now: datetime, lifetime: timedelta, skew: timedelta) -> Authority:
+def new_authority(name: str, *, now: datetime, lifetime: timedelta, skew: timedelta) -> KeyPair:
     """A new CA, valid from `skew` before `now`. A random part is added to its name."""
     validity = Validity((now - skew).replace(microsecond=0), (now + lifetime).replace(microsecond=0))
-    return Authority(*_signed(_name(f"{name}-{secrets.token_hex(4)}"), validity), validity)
+    return _signed(_name(f"{name}-{secrets.token_hex(4)}"), validity)
 
 
 def issue(
-    authority: Authority,
+    authority: KeyPair,
     name: str,
     *,
     dns_names: Sequence[str] = (),
@@ -52,9 +43,8 @@ def issue(
     lifetime: timedelta,
     skew: timedelta,
     for_client: bool = False,
-) -> Issued:
+) -> KeyPair:
     """A certificate for a server of these names and IP addresses, or for a client; never outlives its authority."""
-    signer, signing_key = _load(authority.certificate, authority.key)
     validity = Validity(
         max(now - skew, authority.validity.not_before).replace(microsecond=0),
         min(now + lifetime, authority.validity.not_after).replace(microsecond=0),
@@ -67,11 +57,10 @@ def issue(
     extensions: list[x509.ExtensionType] = [x509.ExtendedKeyUsage([purpose])]
     if alternatives:
         extensions.append(x509.SubjectAlternativeName(alternatives))
-    signed = _signed(_name(name, organization), validity, (signer.subject, signing_key), extensions)
-    return Issued(*signed, validity)
+    return _signed(_name(name, organization), validity, authority, extensions)
 
 
-def read_authority(certificate: str, key: str) -> Authority:
+def read_authority(certificate: str, key: str) -> KeyPair:
     """An authority as `new_authority` made it; raises UnreadableCertificate for anything else."""
     loaded, signing_key = _load(certificate, key)
     if loaded.public_key() != signing_key.public_key():
@@ -85,7 +74,7 @@ def read_authority(certificate: str, key: str) -> Authority:
         ) from error
     if not is_authority:
         raise UnreadableCertificate("the certificate is not an authority's")
-    return Authority(_pem(loaded), key, Validity(loaded.not_valid_before_utc, loaded.not_valid_after_utc))
+    return KeyPair(_pem(loaded), key, Validity(loaded.not_valid_before_utc, loaded.not_valid_after_utc))
 
 
 def split(bundle: str) -> tuple[str, ...]:
@@ -129,12 +118,15 @@ def _name(common_name: str, organization: str = "") -> x509.Name:
 def _signed(
     subject: x509.Name,
     validity: Validity,
-    signer: tuple[x509.Name, ec.EllipticCurvePrivateKey] | None = None,
+    authority: KeyPair | None = None,
     extensions: Sequence[x509.ExtensionType] = (),
-) -> tuple[str, str]:
-    """A certificate and its new key, in PEM; an authority's own where there is no other signer."""
-    new, ca = ec.generate_private_key(ec.SECP256R1()), signer is None
-    key, (issuer, signing_key) = new.public_key(), signer or (subject, new)
+) -> KeyPair:
+    """A certificate and its new key; an authority's own where no other signs it."""
+    new, ca = ec.generate_private_key(ec.SECP256R1()), authority is None
+    key, issuer, signing_key = new.public_key(), subject, new
+    if authority is not None:
+        signer, signing_key = _load(authority.certificate, authority.key)
+        issuer = signer.subject
     usage = x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=ca,
@@ -161,4 +153,5 @@ def _signed(
     )
     for extension in extensions:
         builder = builder.add_extension(extension, critical=False)
-    return _pem(builder.sign(signing_key, hashes.SHA256())), new_key_pem(new)
+    signed = _pem(builder.sign(signing_key, hashes.SHA256()))
+    return KeyPair(signed, new_key_pem(new), validity, authority.certificate if authority else "")

@@ -12,7 +12,7 @@ import structlog
 from msgspec import Struct
 
 from deviceshare.certificates import issuance
-from deviceshare.certificates.rotation import Authority, Lifetimes, Served, Trust, advance, signer
+from deviceshare.certificates.rotation import KeyPair, Lifetimes, Trust, advance, signer
 from deviceshare.domain.contract import PREFIX
 from deviceshare.loops.kinds import SECRETS, WEBHOOK_CONFIGURATIONS, Secret, WebhookConfiguration, find
 from deviceshare.loops.ports import Cluster, Kind
@@ -113,7 +113,7 @@ def patch_body(version: str, trust: Trust) -> dict[str, Any]:
     return {"metadata": {"resourceVersion": version, "annotations": annotations}, "data": encoded}
 
 
-def _authority(secret: Secret, part: str) -> Authority | None:
+def _authority(secret: Secret, part: str) -> KeyPair | None:
     certificate, key = _text(secret, f"{part}.crt"), _text(secret, f"{part}.key")
     if not certificate and not key:
         return None
@@ -180,7 +180,7 @@ class Keeper:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def __post_init__(self) -> None:
-        self.served: Served | None = None
+        self.served: KeyPair | None = None
         """The certificate that this replica presents in TLS handshakes."""
         self._trust = Trust()
         self._seen: object = None
@@ -270,7 +270,7 @@ class Keeper:
             skew=lifetimes.skew,
         )
         self.serve(issued.certificate, issued.key)
-        self.served = Served(authority.certificate, issued.validity)
+        self.served = issued
         log.info("Renewed the certificate", notAfter=issued.validity.not_after.isoformat())
 
     async def _write_secret(self, secret: Secret | None, trust: Trust) -> None:

@@ -13,6 +13,7 @@ Decision 5 says which reads and writes make it safe with any number of writers.
 
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,19 +42,21 @@ class Validity(Struct, frozen=True):
         return now >= self.not_before + (self.not_after - self.not_before) * 2 / 3
 
 
-class Authority(Struct, frozen=True):
-    """A CA, in PEM."""
+class KeyPair(NamedTuple):
+    """A certificate and its private key, in PEM: a CA's own, or one that a replica presents in TLS handshakes."""
 
     certificate: str
     key: str
     validity: Validity
+    issuer: str = ""
+    """The PEM certificate of the CA that signed it; "" for a CA's own."""
 
 
 class Trust(Struct, frozen=True):
     """The CAs in all roles, as the Secret holds them."""
 
-    current: Authority | None = None
-    next: Authority | None = None
+    current: KeyPair | None = None
+    next: KeyPair | None = None
     previous: tuple[str, ...] = ()
     """PEM certificates; their keys have been deleted."""
     previous_until: datetime | None = None
@@ -74,7 +77,7 @@ def advance(
     trusted: Collection[str],
     settled: bool,
     now: datetime,
-    new: Callable[[], Authority],
+    new: Callable[[], KeyPair],
     lifetimes: Lifetimes,
 ) -> Trust:
     """The state that should be written next; the same one when nothing is due.
@@ -107,15 +110,7 @@ def advance(
     return trust
 
 
-class Served(Struct, frozen=True):
-    """The certificate that a replica presents in TLS handshakes."""
-
-    issuer: str
-    """The PEM certificate of the CA that signed it."""
-    validity: Validity
-
-
-def signer(trust: Trust, served: Served | None, now: datetime) -> Authority | None:
+def signer(trust: Trust, served: KeyPair | None, now: datetime) -> KeyPair | None:
     """The CA that a replica should have sign a new certificate now, or None when it keeps what it serves.
 
     A CA that is not valid by this replica's clock is not used: an API server whose clock agrees would refuse what it
@@ -124,6 +119,6 @@ def signer(trust: Trust, served: Served | None, now: datetime) -> Authority | No
     authority = trust.current
     if authority is None or not authority.validity.holds(now):
         return None
-    known = served is not None and served.issuer == authority.certificate
-    fresh = served is not None and served.validity.holds(now) and not served.validity.aging(now)
-    return None if known and fresh else authority
+    if served is None or served.issuer != authority.certificate:
+        return authority
+    return None if served.validity.holds(now) and not served.validity.aging(now) else authority

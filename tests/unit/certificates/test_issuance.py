@@ -8,22 +8,22 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from deviceshare.certificates import issuance
-from deviceshare.certificates.issuance import Issued, UnreadableCertificate
-from deviceshare.certificates.rotation import Authority, Validity
+from deviceshare.certificates.issuance import UnreadableCertificate
+from deviceshare.certificates.rotation import KeyPair, Validity
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 
 
-def an_authority(lifetime: timedelta = 30 * DAY) -> Authority:
+def an_authority(lifetime: timedelta = 30 * DAY) -> KeyPair:
     return issuance.new_authority("test", now=NOW, lifetime=lifetime, skew=HOUR)
 
 
-def a_certificate(authority: Authority) -> Issued:
+def a_certificate(authority: KeyPair) -> KeyPair:
     return issuance.issue(authority, "leaf", dns_names=["a.b.svc"], now=NOW, lifetime=DAY, skew=HOUR)
 
 
-def verify(issued: Issued, believed: list[str], name: str = "a.b.svc") -> None:
+def verify(issued: KeyPair, believed: list[str], name: str = "a.b.svc") -> None:
     """As a strict client does; raises VerificationError."""
     store = Store([x509.load_pem_x509_certificate(each.encode()) for each in believed])
     verifier = PolicyBuilder().store(store).time(NOW).build_server_verifier(x509.DNSName(name))
@@ -70,7 +70,7 @@ def test_an_authority_is_read_back_as_it_was_made() -> None:
     assert issuance.read_authority(authority.certificate, authority.key) == authority
 
 
-SPOILED: dict[str, Callable[[Authority, Authority], tuple[str, str]]] = {
+SPOILED: dict[str, Callable[[KeyPair, KeyPair], tuple[str, str]]] = {
     "nothing": lambda ours, theirs: ("", ""),
     "noise": lambda ours, theirs: ("noise", ours.key),
     "cut off": lambda ours, theirs: (ours.certificate[:200], ours.key),
@@ -81,7 +81,7 @@ SPOILED: dict[str, Callable[[Authority, Authority], tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
-def test_what_is_no_authority_is_not_read_as_one(spoil: Callable[[Authority, Authority], tuple[str, str]]) -> None:
+def test_what_is_no_authority_is_not_read_as_one(spoil: Callable[[KeyPair, KeyPair], tuple[str, str]]) -> None:
     """Signing by it would convince nobody."""
     with pytest.raises(UnreadableCertificate):
         issuance.read_authority(*spoil(an_authority(), an_authority()))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.certificates.rotation import Authority, Lifetimes, Served, Trust, Validity, advance, signer
+from deviceshare.certificates.rotation import KeyPair, Lifetimes, Trust, Validity, advance, signer
 
 DAY = timedelta(days=1)
 LIFETIMES = Lifetimes(authority=30 * DAY, certificate=DAY, skew=timedelta(hours=1))
@@ -22,10 +22,10 @@ class Office:
         self.now = START
         self._numbers = itertools.count(1)
 
-    def new(self) -> Authority:
+    def new(self) -> KeyPair:
         name = f"ca-{next(self._numbers):02}"
         validity = Validity(self.now - LIFETIMES.skew, self.now + LIFETIMES.authority)
-        return Authority(name, f"{name}-key", validity)
+        return KeyPair(name, f"{name}-key", validity)
 
     def advance(self, trust: Trust, *believed: str, settled: bool = False) -> Trust:
         return advance(trust, trusted=believed, settled=settled, now=self.now, new=self.new, lifetimes=LIFETIMES)
@@ -111,8 +111,8 @@ def test_a_previous_authority_without_an_end_is_given_one(office: Office) -> Non
 # What a replica serves.
 
 
-def served(authority: Authority, now: datetime) -> Served:
-    return Served(authority.certificate, Validity(now - LIFETIMES.skew, now + LIFETIMES.certificate))
+def served(authority: KeyPair, now: datetime) -> KeyPair:
+    return KeyPair("", "", Validity(now - LIFETIMES.skew, now + LIFETIMES.certificate), authority.certificate)
 
 
 def test_a_certificate_is_renewed_after_two_thirds_of_its_life(office: Office) -> None:
@@ -132,7 +132,7 @@ def test_a_certificate_is_renewed_after_two_thirds_of_its_life(office: Office) -
 def test_an_authority_that_is_not_valid_by_the_clock_is_not_turned_to(office: Office, off: timedelta) -> None:
     """Whichever clock is wrong: what is served may still convince."""
     trust = office.advance(Trust())
-    old = Served("old", Validity(START - DAY, START + 60 * DAY))
+    old = KeyPair("", "", Validity(START - DAY, START + 60 * DAY), "old")
 
     assert signer(trust, old, START + off) is None
 

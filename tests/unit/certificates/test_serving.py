@@ -10,28 +10,27 @@ from pathlib import Path
 import pytest
 
 from deviceshare.certificates import issuance
-from deviceshare.certificates.issuance import Issued
-from deviceshare.certificates.rotation import Authority
+from deviceshare.certificates.rotation import KeyPair
 from deviceshare.certificates.serving import Certificate, UnusableCertificate
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 
 
 @pytest.fixture
-def ours() -> Authority:
+def ours() -> KeyPair:
     return new_authority()
 
 
 @pytest.fixture
-def theirs() -> Authority:
+def theirs() -> KeyPair:
     return new_authority()
 
 
-def new_authority() -> Authority:
+def new_authority() -> KeyPair:
     return issuance.new_authority("test", now=datetime.now(UTC), lifetime=timedelta(days=1), skew=timedelta(hours=1))
 
 
-def issue(authority: Authority, *, for_client: bool = False) -> Issued:
+def issue(authority: KeyPair, *, for_client: bool = False) -> KeyPair:
     return issuance.issue(
         authority,
         "leaf",
@@ -71,7 +70,7 @@ async def ask(port: int, context: ssl.SSLContext, name: str = "127.0.0.1") -> by
         return b""
 
 
-def believing(authority: Authority, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
+def believing(authority: KeyPair, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=authority.certificate)
     context.maximum_version = version
     return context
@@ -80,7 +79,7 @@ def believing(authority: Authority, version: ssl.TLSVersion = ssl.TLSVersion.TLS
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"], ids=["by name", "by address"])
 async def test_a_certificate_from_memory_is_shown_until_the_next(
-    ours: Authority, theirs: Authority, version: ssl.TLSVersion, name: str
+    ours: KeyPair, theirs: KeyPair, version: ssl.TLSVersion, name: str
 ) -> None:
     """To clients that name the server, and to those that know an address only and name none."""
     certificate = Certificate()
@@ -92,7 +91,7 @@ async def test_a_certificate_from_memory_is_shown_until_the_next(
         assert await ask(port, believing(ours, version), name) == b""
 
 
-async def test_without_a_certificate_yet_handshakes_are_refused(ours: Authority) -> None:
+async def test_without_a_certificate_yet_handshakes_are_refused(ours: KeyPair) -> None:
     """And the server lives on."""
     certificate = Certificate()
     async with serving(certificate.context) as port:
@@ -101,7 +100,7 @@ async def test_without_a_certificate_yet_handshakes_are_refused(ours: Authority)
         assert await ask(port, believing(ours)) == b"hello\n"
 
 
-async def test_a_connection_that_is_open_outlives_a_renewal(ours: Authority, theirs: Authority) -> None:
+async def test_a_connection_that_is_open_outlives_a_renewal(ours: KeyPair, theirs: KeyPair) -> None:
     """It was believed when it began."""
     certificate = Certificate()
     certificate.use(*issue(ours)[:2])
@@ -114,7 +113,7 @@ async def test_a_connection_that_is_open_outlives_a_renewal(ours: Authority, the
         await writer.wait_closed()
 
 
-def test_a_spoiled_renewal_changes_nothing(ours: Authority, theirs: Authority) -> None:
+def test_a_spoiled_renewal_changes_nothing(ours: KeyPair, theirs: KeyPair) -> None:
     """It is an error of who made it."""
     certificate = Certificate()
     certificate.use(*issue(ours)[:2])
@@ -122,7 +121,7 @@ def test_a_spoiled_renewal_changes_nothing(ours: Authority, theirs: Authority) -
         certificate.use(issue(ours).certificate, issue(theirs).key)
 
 
-def demanding(ours: Authority, theirs: Authority, directory: Path) -> tuple[Path, Certificate]:
+def demanding(ours: KeyPair, theirs: KeyPair, directory: Path) -> tuple[Path, Certificate]:
     """One of ours from memory that demands clients of theirs, and the file that says so."""
     file = directory / "clients.crt"
     file.write_text(theirs.certificate)
@@ -132,7 +131,7 @@ def demanding(ours: Authority, theirs: Authority, directory: Path) -> tuple[Path
 
 
 async def test_new_client_authorities_count_after_a_spoiled_renewal_too(
-    ours: Authority, theirs: Authority, tmp_path: Path
+    ours: KeyPair, theirs: KeyPair, tmp_path: Path
 ) -> None:
     """They are loaded with the certificate that is presented, not with the one that couldn't be."""
     file, certificate = demanding(ours, theirs, tmp_path)
@@ -153,7 +152,7 @@ async def test_new_client_authorities_count_after_a_spoiled_renewal_too(
 class Extender:
     """The files of such a server."""
 
-    def __init__(self, directory: Path, server: Authority, clients: Authority) -> None:
+    def __init__(self, directory: Path, server: KeyPair, clients: KeyPair) -> None:
         self._files = (directory / "tls.crt", directory / "tls.key", directory / "clients.crt")
         self._client = directory / "client.pem"
         self._server = server
@@ -163,10 +162,10 @@ class Extender:
         self.let_in(clients)
         self.certificate = Certificate(*self._files[:2], clients=self._files[2])
 
-    def let_in(self, clients: Authority) -> None:
+    def let_in(self, clients: KeyPair) -> None:
         self._files[2].write_text(clients.certificate)
 
-    async def answers(self, port: int, client: Authority | None) -> bool:
+    async def answers(self, port: int, client: KeyPair | None) -> bool:
         """A client whose certificate is signed by `client`, or one that has none."""
         context = believing(self._server)
         if client is not None:
@@ -176,9 +175,7 @@ class Extender:
         return await ask(port, context) == b"hello\n"
 
 
-async def test_only_clients_of_the_named_authority_are_let_in(
-    ours: Authority, theirs: Authority, tmp_path: Path
-) -> None:
+async def test_only_clients_of_the_named_authority_are_let_in(ours: KeyPair, theirs: KeyPair, tmp_path: Path) -> None:
     """Who can call an extender can bind pods."""
     extender = Extender(tmp_path, server=ours, clients=ours)
     async with serving(extender.certificate.context) as port:
@@ -187,7 +184,7 @@ async def test_only_clients_of_the_named_authority_are_let_in(
         assert not await extender.answers(port, None)
 
 
-async def test_an_authority_of_clients_can_be_withdrawn(ours: Authority, theirs: Authority, tmp_path: Path) -> None:
+async def test_an_authority_of_clients_can_be_withdrawn(ours: KeyPair, theirs: KeyPair, tmp_path: Path) -> None:
     """Without a restart: its file is replaced."""
     extender = Extender(tmp_path, server=ours, clients=ours)
     watching = asyncio.create_task(extender.certificate.watch(interval=0.005))
@@ -202,7 +199,7 @@ async def test_an_authority_of_clients_can_be_withdrawn(ours: Authority, theirs:
 
 
 async def test_a_certificate_from_memory_may_demand_clients_of_a_named_authority(
-    ours: Authority, theirs: Authority, tmp_path: Path
+    ours: KeyPair, theirs: KeyPair, tmp_path: Path
 ) -> None:
     """The API servers', where they were told to show one; and others from the moment that the file names others."""
     file, certificate = demanding(ours, theirs, tmp_path)
@@ -224,7 +221,7 @@ async def test_a_certificate_from_memory_may_demand_clients_of_a_named_authority
         await asyncio.gather(watching, return_exceptions=True)
 
 
-def calling(server: Authority, client: Authority, directory: Path) -> ssl.SSLContext:
+def calling(server: KeyPair, client: KeyPair, directory: Path) -> ssl.SSLContext:
     """What a client of `client` uses that believes servers of `server`."""
     issued, context = issue(client, for_client=True), believing(server)
     pair = directory / "pair.pem"
