@@ -21,9 +21,6 @@ from deviceshare import __version__
 # Our scheduler gives the extender 15 s and the API server gives a webhook 2; a filter of 5,000 nodes takes 1 to 2 ms.
 REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
-Values = Mapping[Any, float]
-"""By a label's value or, as a tuple, by those of several."""
-
 
 class ServerMetrics:
     """The metrics of any process that serves requests, on one registry.
@@ -91,8 +88,8 @@ class Metrics(ServerMetrics):
         self.too_large = counter("deviceshare_too_large_writes_total", text, ["kind"])
         self.leader = gauge("deviceshare_leader", "1 while this process is the leader.")
 
-    def watch_cluster(self, found: Callable[[], Iterable[tuple[str, Values]]]) -> None:
-        """Adds gauges of `WATCHED`, by their names, as `watch` does."""
+    def watch_cluster(self, found: Callable[[], Iterable[tuple[str, Mapping[Any, float]]]]) -> None:
+        """Adds gauges of `WATCHED`, as `watch` does: their names, and values by a label's or, as a tuple, several."""
         self.watch(lambda: (gauge(name, *WATCHED[name], values.items()) for name, values in found()))
 
 
@@ -123,6 +120,7 @@ WATCHED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         "Devices of the shared nodes, by who uses them (or why nobody gets them) and by their health.",
         ["node", "resource", "state", "health"],
     ),
+    "deviceshare_groups": ("SharedDeviceGroups.", ["phase"]),
     "deviceshare_device_memory_capacity_bytes": (
         "The device's memory, where an agent or the node's labels tell it.",
         _DEVICE,
@@ -131,7 +129,6 @@ WATCHED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         "How much of it is allocated: of a shared device its pods' shares, of any other allocated one all.",
         _DEVICE,
     ),
-    "deviceshare_groups": ("SharedDeviceGroups.", ["phase"]),
     "deviceshare_devices_allocated_twice": (
         "Devices of groups and shares that the device plugin, or DRA for a ResourceClaim, also allocated.",
         ["by"],
@@ -153,6 +150,10 @@ WATCHED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         ["crd"],
     ),
     "deviceshare_mirrored_objects": ("Objects held in memory, by mirror.", ["mirror"]),
+    "deviceshare_certificate_expiry_timestamp_seconds": (
+        "When the serving certificate that deviceshare issued to itself, and its authority, expire.",
+        ["certificate"],
+    ),
     "deviceshare_quota_hard": ("Devices that the groups of the quota may hold together (spec.hard).", _QUOTA),
     "deviceshare_quota_used": ("Devices that they hold, or are about to claim.", _QUOTA),
     "deviceshare_quota_invalid": (
@@ -169,10 +170,6 @@ WATCHED: Final[dict[str, tuple[str, Sequence[str]]]] = {
     "deviceshare_group_longest_wait_seconds": ("For how long the oldest of these pods has waited.", ["group"]),
     "deviceshare_group_idle_seconds": ("For how long the group has held devices without a pod.", ["group"]),
     "deviceshare_groups_unlisted": ("Groups beyond the limit, which have no other metrics.", []),
-    "deviceshare_certificate_expiry_timestamp_seconds": (
-        "When the serving certificate that deviceshare issued to itself, and its authority, expire.",
-        ["certificate"],
-    ),
 }
 """Gauges that are computed at each scrape: what they count, and their labels."""
 

@@ -14,7 +14,6 @@ import re
 import sys
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -26,15 +25,11 @@ from deviceshare.agent.memory_limits import LimitsOutcome
 from deviceshare.agent.metrics import AgentMetrics, of_devices, of_limits, of_turns
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
-from deviceshare.domain.answers.census import GroupCount
 from deviceshare.domain.device_health.examination import Xid
-from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.shares import DIALECTS, WHOLE, Dialect, in_gib
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, TurnProgram, TurnQueue, Usage
-from deviceshare.domain.placement.device_states import Health, Use
-from deviceshare.metrics import Metrics, ServerMetrics
-from deviceshare.run.cluster_metrics import of_groups, of_quotas
+from deviceshare.metrics import WATCHED, Metrics, ServerMetrics
 from docs import kubernetes_versions
 
 ROOT: Final = Path(__file__).parent.parent
@@ -100,27 +95,7 @@ def metrics() -> str:
     all_of_them = Metrics()
     with all_of_them.request("filter"):
         pass
-    memory = {("node", "resource", "0", "uuid"): 1}
-    then = "2026-01-01T00:00:00Z"
-    group = GroupCount("group", "Bound", "node", {"resource": 1}, {"ns": 1}, {"ns": 1}, then, then)
-    quota = DeviceQuota(spec=DeviceQuotaSpec(hard={"nvidia.com/gpu": 8}))
-    all_of_them.watch_cluster(
-        lambda: [
-            ("deviceshare_devices", {("node", "resource", Use.FREE, Health.HEALTHY): 1}),
-            ("deviceshare_groups", {"Bound": 1}),
-            ("deviceshare_device_memory_capacity_bytes", memory),
-            ("deviceshare_device_memory_allocated_bytes", memory),
-            ("deviceshare_devices_allocated_twice", {"device-plugin": 0, "resource-claim": 0}),
-            ("deviceshare_devices_claimed_twice", {"n1": 0}),
-            ("deviceshare_waiting_pods", {"group": 0, "share": 0}),
-            ("deviceshare_unreadable_objects", {"Pod": 0}),
-            ("deviceshare_missing_crd_fields", {"nodedevices.deviceshare.io": 0}),
-            ("deviceshare_mirrored_objects", {"pods": 0}),
-            ("deviceshare_certificate_expiry_timestamp_seconds", {"serving": 0.0}),
-            *of_quotas([quota]),
-            *of_groups(([group], 0), datetime.now(UTC)),
-        ]
-    )
+    all_of_them.watch_cluster(lambda: [(name, {(*labels,): 1}) for name, (_, labels) in WATCHED.items()])
     of_all = {family.name for family in ServerMetrics().registry.collect()}
     agents = _families(_agents_metrics(), but=of_all)
     return f"## Of deviceshare\n\n{_families(all_of_them)}\n## Of the agents, besides those of any process\n\n{agents}"

@@ -2,22 +2,24 @@
 
 import asyncio
 import ssl
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import structlog
 
-from deviceshare import __version__, daemon
+from deviceshare import __version__, daemon, timestamps
 from deviceshare.certificates.keeper import Keeper, RenewalPace
 from deviceshare.certificates.serving import Certificate
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.admission.settings import GATES
+from deviceshare.domain.answers.census import Measured, measure
 from deviceshare.domain.answers.picture import draw_in_steps
 from deviceshare.flags import Tls
 from deviceshare.kube.api import Api, Pulse
 from deviceshare.kube.definitions import Definitions
+from deviceshare.kube.mirror import count_unreadable
 from deviceshare.kube.mirrors import Mirrors
 from deviceshare.kube.recorder import EventRecorder
 from deviceshare.kube.use_rounds import UseRounds
@@ -32,7 +34,6 @@ from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 from deviceshare.loops.replica.impostor_watch import ImpostorWatch
 from deviceshare.metrics import Metrics
-from deviceshare.run import cluster_metrics
 from deviceshare.run.settings import Settings
 from deviceshare.web import admission, extender, ui
 from deviceshare.web.admission import Admission, namespace_of
@@ -106,13 +107,8 @@ class Process:
         self._keeper: Keeper | None = None
         self._servers = self._build_servers()
         self._probes = self._build_probes()
-        cluster_metrics.watch(
-            self._metrics,
-            mirrors,
-            self._definitions,
-            leading=lambda: self._elector.leading,
-            most_groups=settings.group_metrics,
-        )
+        self._metrics.leader.set_function(lambda: float(self._elector.leading))
+        self._metrics.watch_cluster(self._measure)
 
     def _report_too_large(self, subject: Subject) -> None:
         self._metrics.too_large.labels(subject.kind.kind).inc()
@@ -294,6 +290,21 @@ class Process:
             tls=self._certificate_of("webhook", files) if files else self._own_certificate(),
         )
 
+    def _measure(self) -> Iterator[Measured]:
+        """The metrics of the whole cluster, as this replica's mirrors show it."""
+        mirrors = self._mirrors
+        yield from measure(
+            *(mirrors.fleet, mirrors.groups.values(), mirrors.pods.values(), mirrors.quotas.values()),
+            leads=self._elector.leading,
+            most_groups=self._settings.group_metrics,
+            now=timestamps.micro_now(),
+        )
+        yield "deviceshare_unreadable_objects", count_unreadable(mirrors.by_name.values())
+        yield "deviceshare_missing_crd_fields", self._definitions.dropped()
+        yield "deviceshare_mirrored_objects", {name: len(mirror) for name, mirror in mirrors.by_name.items()}
+        if self._keeper is not None:
+            yield "deviceshare_certificate_expiry_timestamp_seconds", self._keeper.expiries()
+
     def _draw_page(self) -> Generator[None, None, bytes]:
         mirrors = self._mirrors
         faults = {name: fault for name, mirror in mirrors.by_name.items() if (fault := mirror.fault())}
@@ -322,6 +333,4 @@ class Process:
             leading=lambda: self._elector.leading,
             pace=self._trust_pace,
         )
-        expiries = self._keeper.expiries
-        self._metrics.watch_cluster(lambda: [("deviceshare_certificate_expiry_timestamp_seconds", expiries())])
         return certificate.context

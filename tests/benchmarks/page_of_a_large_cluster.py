@@ -2,16 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 from msgspec import Struct
 
-from deviceshare.domain.answers import census
-from deviceshare.domain.answers.census import count_each_group
+from deviceshare import timestamps
+from deviceshare.domain.answers.census import measure, of_groups
 from deviceshare.domain.answers.picture import draw_in_steps
 from deviceshare.loops.kinds import GROUPS, PODS
-from deviceshare.metrics import Metrics, Values
+from deviceshare.metrics import Metrics
 from deviceshare.web import ui
 from deviceshare.web.probes import Scrapes
 from deviceshare.web.ui import Snapshots
@@ -36,17 +36,9 @@ async def moments(size: Size) -> list[Moment]:
     leader = HeldLeader(size)
     mirrors, fleet = leader.cluster.mirrors, leader.fleet
     groups, pods, metrics = mirrors[GROUPS.plural], mirrors[PODS.plural], Metrics()
-
-    def found() -> Iterator[tuple[str, Values]]:
-        yield "deviceshare_devices", census.count_devices(fleet)
-        yield "deviceshare_groups", census.count_groups(groups.values())
-        yield "deviceshare_device_memory_capacity_bytes", census.memory_capacity(fleet)
-        yield "deviceshare_device_memory_allocated_bytes", census.memory_allocated(fleet)
-        yield "deviceshare_devices_allocated_twice", census.allocated_twice(fleet)
-        yield "deviceshare_devices_claimed_twice", census.claimed_twice(fleet)
-        yield "deviceshare_waiting_pods", census.count_waiting(pods.values())
-
-    metrics.watch_cluster(found)
+    metrics.watch_cluster(
+        lambda: measure(fleet, groups.values(), pods.values(), [], leads=False, most_groups=0, now="")
+    )
 
     def drawn() -> Generator[None, None, bytes]:
         picture = yield from draw_in_steps(fleet, groups.values(), pods.values())
@@ -60,7 +52,7 @@ async def moments(size: Size) -> list[Moment]:
         running.cancel()
 
     async def each_group() -> None:
-        count_each_group(fleet, groups.values(), pods.values(), MOST_GROUPS)
+        list(of_groups(fleet, groups.values(), pods.values(), MOST_GROUPS, timestamps.now()))
 
     async def scrape() -> None:
         await Scrapes(metrics).answer("")

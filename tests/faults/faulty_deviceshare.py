@@ -27,7 +27,6 @@ from deviceshare import timestamps
 from deviceshare.certificates import keeper
 from deviceshare.cli.main import main
 from deviceshare.kube.connection import Connection
-from deviceshare.run import cluster_metrics
 from deviceshare_sandbox.syscalls import die_with_parent
 
 _ROOT = str(Path(deviceshare.__file__).parent) + os.sep
@@ -164,7 +163,7 @@ def bend_clock(directory: Path) -> None:
             return real.datetime.now(tz) + real.timedelta(seconds=offset())
 
     time.time = lambda: true() + offset()
-    for module in (timestamps, keeper, cluster_metrics):
+    for module in (timestamps, keeper):
         module.datetime = BentDatetime  # type: ignore[attr-defined]
 
 

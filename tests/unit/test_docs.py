@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from charts import helm
+from deviceshare.metrics import WATCHED
 from docs import generate
 
 PAGES: Final = sorted(
@@ -24,8 +25,8 @@ def test_every_metric_is_in_the_reference() -> None:
     sources = [generate.ROOT / "deviceshare" / name for name in ("metrics.py", "agent/metrics.py")]
     named = {name for file in sources for name in re.findall(r'"(deviceshare_\w+)"', file.read_text())}
     named |= {f"deviceshare_device_{name}" for name in re.findall(r'_family\(\s*"(\w+)"', sources[1].read_text())}
-    of_cluster = (generate.ROOT / "deviceshare/run/cluster_metrics.py").read_text()
-    named |= set(re.findall(r'"(deviceshare_\w+)"', of_cluster))
+    measuring = [generate.ROOT / "deviceshare" / name for name in ("run/process.py", "domain/answers/census.py")]
+    assert {name for file in measuring for name in re.findall(r'"(deviceshare_\w+)"', file.read_text())} == {*WATCHED}
     listed = set(re.findall(r"^\| `(deviceshare_\w+)`", generate.metrics(), re.MULTILINE))
     assert named
     assert listed == named

@@ -1,15 +1,17 @@
-"""Numbers for metrics: of devices, groups and waiting pods, and the figures of each group.
+"""Numbers for metrics: of devices, groups, quotas and waiting pods, and the figures of each group.
 
 Whoever may create groups could create any number of them, so only a bounded number of them is listed.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from deviceshare.domain.answers.device_parts import allocated
+from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, TERMINATING, Group
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.quantities import seconds_between
 from deviceshare.domain.placement.device_states import DeviceState, Health, Use
 from deviceshare.domain.placement.fleet import Fleet
 
@@ -18,6 +20,38 @@ MOST_NAMESPACES: Final = 8
 
 OTHERS: Final = "(others)"
 """No namespace can be called so."""
+
+Measured = tuple[str, Mapping[Any, float]]
+"""The name of a gauge, and its values: by a label's value or, as a tuple, by those of several."""
+
+
+def measure(
+    fleet: Fleet,
+    groups: Iterable[Group],
+    pods: Iterable[Pod],
+    quotas: Iterable[DeviceQuota],
+    *,
+    leads: bool,
+    most_groups: int,
+    now: str,
+) -> Iterator[Measured]:
+    """What the cluster is at `now`, RFC 3339, one gauge after the other.
+
+    Only the leader has those of each group, for a bounded number of groups (`most_groups`; 0 for none), and those of
+    DeviceQuotas. What is gone, and a process that leads no more, leave no values behind.
+    """
+    groups, pods = tuple(groups), tuple(pods)
+    yield "deviceshare_devices", count_devices(fleet)
+    yield "deviceshare_groups", count_groups(groups)
+    yield "deviceshare_device_memory_capacity_bytes", memory_capacity(fleet)
+    yield "deviceshare_device_memory_allocated_bytes", memory_allocated(fleet)
+    yield "deviceshare_devices_allocated_twice", allocated_twice(fleet)
+    yield "deviceshare_devices_claimed_twice", claimed_twice(fleet)
+    yield "deviceshare_waiting_pods", count_waiting(pods)
+    if leads:
+        yield from _of_quotas(quotas)
+    if leads and most_groups:
+        yield from of_groups(fleet, groups, pods, most_groups, now)
 
 
 def count_devices(fleet: Fleet) -> Mapping[tuple[str, str, Use, Health], int]:
@@ -74,31 +108,27 @@ def count_groups(groups: Iterable[Group]) -> dict[str, int]:
     return dict(Counter(group.status.phase or PENDING for group in groups))
 
 
-class GroupCount(NamedTuple):
-    """One group in numbers."""
-
-    name: str
-    phase: str
-    node: str
-    """"" for a group without devices."""
-    devices: dict[str, int]
-    """By resource."""
-    pods: dict[str, int]
-    """The pods that have its devices, by namespace."""
-    waiting: dict[str, int]
-    """Waiting pods that may join, by namespace; no gated ones, and none whose namespace the group doesn't allow."""
-    waiting_since: str
-    """When the oldest of them was created, RFC 3339; "" where none waits."""
-    idle_since: str
-    """Since when it holds devices without a pod, RFC 3339; "" where it doesn't."""
+def _of_quotas(quotas: Iterable[DeviceQuota]) -> Iterator[Measured]:
+    """How many devices each quota allows, and how many are held."""
+    known = sorted(quotas, key=lambda each: each.name)
+    hard = {(each.name, resource): number for each in known for resource, number in sorted(each.spec.hard.items())}
+    yield "deviceshare_quota_hard", hard
+    yield "deviceshare_quota_used", {(each.name, r): each.used(r) for each in known for r in sorted(each.spec.hard)}
+    yield "deviceshare_quota_invalid", {each.name: bool(each.fault) for each in known}
 
 
-GroupCensus = tuple[list[GroupCount], int]
-"""The groups that are listed, and how many more there are."""
+_OF_GROUP: Final = (
+    "deviceshare_group_phase",
+    "deviceshare_group_devices",
+    "deviceshare_group_pods",
+    "deviceshare_group_waiting_pods",
+    "deviceshare_group_longest_wait_seconds",
+    "deviceshare_group_idle_seconds",
+)
 
 
-def count_each_group(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod], most: int) -> GroupCensus:
-    """At most so many groups: degraded ones first, then those with devices or waiting pods, of these the oldest."""
+def of_groups(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod], most: int, now: str) -> Iterator[Measured]:
+    """Of at most so many groups: degraded ones first, then those with devices or waiting pods, of these the oldest."""
     waiting: dict[str, list[Pod]] = {}
     for pod in pods:
         if pod.group and pod.pending and not pod.gates:
@@ -108,34 +138,43 @@ def count_each_group(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod],
         concerned = bool(group.node) or group.name in waiting
         return group.status.phase != DEGRADED, not concerned, group.metadata.creation_timestamp or "", group.name
 
-    ranked = sorted(groups, key=rank)
-    listed = ranked[:most]
-    return [_count(fleet, each, waiting.get(each.name, [])) for each in listed], len(ranked) - len(listed)
+    ranked, found = sorted(groups, key=rank), {gauge: dict[Any, float]() for gauge in _OF_GROUP}
+    for group in ranked[:most]:
+        for gauge, figures in zip(found, _figures(fleet, group, waiting.get(group.name, []), now), strict=True):
+            found[gauge] |= figures
+    yield from found.items()
+    yield "deviceshare_groups_unlisted", {(): max(len(ranked) - most, 0)}
 
 
-def _count(fleet: Fleet, group: Group, waiting: list[Pod]) -> GroupCount:
-    users, ledger = fleet.pods(group.uid), fleet.ledger(group.node) if group.node else None
+def _figures(fleet: Fleet, group: Group, waiting: list[Pod], now: str) -> Iterator[dict[Any, float]]:
+    """Of one group, in the order of `_OF_GROUP`."""
+    name, users, ledger = group.name, fleet.pods(group.uid), fleet.ledger(group.node) if group.node else None
     claim = ledger.claims.get(group.uid) if ledger else None
     if group.spec.allowed_namespaces:  # strangers, whom policies can't refuse at creation, must raise no alert
         waiting = [pod for pod in waiting if not fleet.namespaces.refusal(group, pod.metadata.namespace)]
-    return GroupCount(
-        group.name,
-        # Another version may write further phases; a stranger may write anything.
-        group.status.phase if group.status.phase in (BOUND, DEGRADED, TERMINATING) else PENDING,
-        group.node,
-        devices=_counted(device.resource for device in claim.whole) if claim else {},
-        pods=_by_namespace(_counted(key.partition("/")[0] for key in users)),
-        waiting=_by_namespace(_counted(pod.metadata.namespace for pod in waiting)),
-        waiting_since=min((pod.metadata.creation_timestamp or "" for pod in waiting), default=""),
-        idle_since="" if users else group.status.idle_since,
-    )
+    # Another version may write further phases; a stranger may write anything.
+    known = group.status.phase in (BOUND, DEGRADED, TERMINATING)
+    yield {(name, group.status.phase if known else PENDING): 1}
+    devices = _counted(device.resource for device in claim.whole) if claim else {}
+    yield {(name, group.node, resource): number for resource, number in devices.items()}
+    yield _by_namespace(name, (key.partition("/")[0] for key in users))
+    yield _by_namespace(name, (pod.metadata.namespace for pod in waiting))
+    yield _age(name, min((pod.metadata.creation_timestamp or "" for pod in waiting), default=""), now)
+    yield _age(name, "" if users else group.status.idle_since, now)
 
 
-def _by_namespace(counted: dict[str, int]) -> dict[str, int]:
-    if len(counted) <= MOST_NAMESPACES:
-        return counted
-    kept = dict(sorted(counted.items())[:MOST_NAMESPACES])
-    return kept | {OTHERS: sum(counted.values()) - sum(kept.values())}
+def _age(name: str, since: str, now: str) -> dict[Any, float]:
+    """Of the group, where `since` is a time."""
+    seconds = seconds_between(since, now)
+    return {} if seconds is None else {name: max(seconds, 0.0)}
+
+
+def _by_namespace(group: str, namespaces: Iterable[str]) -> dict[Any, float]:
+    counted = _counted(namespaces)
+    if len(counted) > MOST_NAMESPACES:
+        kept = dict(sorted(counted.items())[:MOST_NAMESPACES])
+        counted = kept | {OTHERS: sum(counted.values()) - sum(kept.values())}
+    return {(group, namespace): number for namespace, number in counted.items()}
 
 
 def _counted(names: Iterable[str]) -> dict[str, int]:

@@ -2,9 +2,8 @@
 
 import json
 import re
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import promql_parser
 import pytest
@@ -13,19 +12,16 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from charts import helm
 from deviceshare.agent.metrics import AgentMetrics, of_devices
-from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.answers.census import measure
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.usage import Usage
 from deviceshare.domain.placement.device_states import Health, Use
-from deviceshare.kube.api import Api
-from deviceshare.kube.definitions import Definitions
-from deviceshare.kube.mirrors import Mirrors
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.metrics import Metrics
-from deviceshare.run.cluster_metrics import of_cluster, of_quotas
 from tests.unit.chart.metric_names import Scrape, Vector, exported, selectors
 from tests.unit.chart.objects import Json, default_file, named, with_values
-from tests.unit.domain.objects import GPU, a_group, a_ledger, a_node, a_pod, gpus
+from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 from tests.unit.domain.test_device_quota import a_quota
 
 RULES: Json = {
@@ -33,7 +29,7 @@ RULES: Json = {
     "agent": {"enabled": True},
 }
 RUNBOOK = Path("docs/runbook.md")
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+NOON = "2026-01-01T12:00:00Z"
 
 
 def alerts(*changes: Json) -> dict[str, Any]:
@@ -63,13 +59,9 @@ def of_groups(pods: tuple[str, ...] = (), *, leading: bool = True, phase: str = 
     """The metrics at noon of a group that has held two GPUs, with these waiting pods, created by then."""
     group = a_group("team", node="n1", status={"phase": phase, "idleSince": idle})
     waiting = [created(a_pod(f"p{at}", "team"), since) for at, since in enumerate(pods)]
-    api, metrics = cast("Api", None), Metrics()
-    mirrors = Mirrors(api, PodGuard())
-    mirrors.nodes.replace([a_node()], "1")
-    mirrors.ledgers.replace([a_ledger(team=gpus(0, 1))], "1")
-    mirrors.groups.replace([group], "1")
-    mirrors.pods.replace(waiting, "1")
-    metrics.watch_cluster(lambda: of_cluster(mirrors, Definitions(api), NOON, 10 if leading else None))
+    fleet = a_fleet(a_node(), ledgers=(a_ledger(team=gpus(0, 1)),))
+    metrics = Metrics()
+    metrics.watch_cluster(lambda: measure(fleet, [group], waiting, [], leads=leading, most_groups=10, now=NOON))
     return metrics
 
 
@@ -196,8 +188,8 @@ def test_a_certificate_that_was_not_renewed_is_told() -> None:
 def test_a_quota_that_cannot_be_applied_is_told() -> None:
     """By name; sound ones are not."""
     faulty = a_quota("odd", selector={"matchLabels": {"team": "a b"}})
-    metrics = Metrics()
-    metrics.watch_cluster(lambda: of_quotas([a_quota(), faulty]))
+    metrics, quotas = Metrics(), [a_quota(), faulty]
+    metrics.watch_cluster(lambda: measure(Fleet(), [], [], quotas, leads=True, most_groups=0, now=NOON))
     assert fires("DeviceshareQuotaInvalid", Scrape(metrics.registry)) == {frozenset({("quota", "odd")}): 1.0}
 
 

@@ -1,24 +1,19 @@
 """What a DeviceQuota allows, what it says where it doesn't, and what is written into it."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
-from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.answers import group_status
+from deviceshare.domain.answers.census import measure
 from deviceshare.domain.objects.device_quota import DeviceQuota, counted, quota_patch, reservation_of
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.object_decoder import ObjectMeta, decoder_of
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.kube.api import Api
-from deviceshare.kube.definitions import Definitions
-from deviceshare.kube.mirrors import Mirrors
 from deviceshare.metrics import Metrics
-from deviceshare.run.cluster_metrics import of_cluster
 from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, a_pod
 
 VISION = {"team": "vision"}
@@ -216,12 +211,11 @@ def test_a_quota_of_an_unknown_resource_lets_no_group_be_bound_that_it_counts() 
 
 def test_the_leader_exports_what_quotas_allow_and_count() -> None:
     """And which can't be applied; nothing is left of one that is gone."""
-    api, metrics, leads = cast("Api", None), Metrics(), [0]
-    mirrors, definitions = Mirrors(api, PodGuard()), Definitions(api)
-    mirrors.quotas.replace([a_quota(a=2, b=2), a_quota("odd", selector=FAULTY[0][0])], "1")
-    metrics.watch_cluster(lambda: of_cluster(mirrors, definitions, datetime.now(UTC), leads[0] if leads else None))
+    quotas = [a_quota(a=2, b=2), a_quota("odd", selector=FAULTY[0][0])]
 
-    def exported() -> dict[tuple[str, ...], float]:
+    def exported(*, leads: bool = True) -> dict[tuple[str, ...], float]:
+        metrics = Metrics()
+        metrics.watch_cluster(lambda: measure(Fleet(), [], [], quotas, leads=leads, most_groups=0, now=""))
         found = [family for family in metrics.registry.collect() if family.name.startswith("deviceshare_quota")]
         return {(each.name, *sample.labels.values()): sample.value for each in found for sample in each.samples}
 
@@ -233,9 +227,6 @@ def test_the_leader_exports_what_quotas_allow_and_count() -> None:
         ("deviceshare_quota_used", "odd", GPU): 0,
         ("deviceshare_quota_invalid", "odd"): 1,
     }
-    mirrors.quotas.replace([], "2")
-    assert exported() == {}
-    mirrors.quotas.replace([a_quota()], "3")
-    assert exported()
-    leads.clear()
+    assert exported(leads=False) == {}
+    quotas.clear()
     assert exported() == {}
