@@ -1,7 +1,6 @@
 """The keeper: certificates of the webhooks, the authority that signs them, and who is told of it."""
 
 import base64
-import binascii
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -40,11 +39,6 @@ class Configuration(Struct, frozen=True):
         return {certificate for bundle in self.bundles for certificate in issuance.split(_decode(bundle))}
 
 
-def encode(authorities: Sequence[str]) -> str:
-    """A bundle as a configuration has it."""
-    return base64.b64encode("".join(authorities).encode()).decode()
-
-
 async def read(cluster: Cluster, name: str) -> list[Configuration]:
     """The mutating and the validating configuration of this name, as far as they exist."""
     # One that is missing is not installed, or not yet: no API server calls its webhooks.
@@ -68,8 +62,12 @@ async def write(cluster: Cluster, configuration: Configuration, bundle: str) -> 
 def _decode(bundle: str) -> str:
     try:
         return base64.b64decode(bundle).decode(errors="replace")
-    except (binascii.Error, ValueError):
+    except ValueError:
         return ""
+
+
+def _encode(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
 
 
 # The Secret that holds the certificate authorities.
@@ -109,7 +107,7 @@ def patch_body(version: str, trust: Trust) -> dict[str, Any]:
         "next.key": trust.next and trust.next.key,
         "previous.crt": "".join(trust.previous),
     }
-    encoded = {key: base64.b64encode(text.encode()).decode() if text else None for key, text in data.items()}
+    encoded = {key: _encode(text) if text else None for key, text in data.items()}
     return {"metadata": {"resourceVersion": version, "annotations": annotations}, "data": encoded}
 
 
@@ -223,7 +221,7 @@ class Keeper:
         """Writes what is due; returns whether the Secret has changed, so that everything has to be read again."""
         now, lifetimes = self.now(), self.pace.lifetimes
         patience = 0.0 if self.leading() else self.pace.standby
-        bundle = encode(trust.bundle)
+        bundle = _encode("".join(trust.bundle))
         incomplete = [configuration for configuration in configurations if configuration.bundles - {bundle}]
         steady = self._steady(secret, configurations)
         wanted = advance(
