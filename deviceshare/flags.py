@@ -85,13 +85,6 @@ class _Switch(click.Choice[str]):
         return super().convert(value, param, ctx) == "on"
 
 
-def flag(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A click option that may also be set by its environment variable."""
-    variable = "DEVICESHARE_" + name.removeprefix("--").replace("-", "_").upper()
-    shown = bool(attributes.get("default"))
-    return click.option(name, envvar=variable, show_envvar=True, show_default=shown, **attributes)
-
-
 def setting(help_: str = "", default: Any = None, choices: Sequence[str] = (), **attributes: Any) -> Any:
     """A field of a dataclass of settings: `options_by` makes a flag of its name, with these attributes of click's."""
     given = {"help": help_, "default": default, "type": click.Choice(choices) if choices else None}
@@ -103,8 +96,9 @@ def options_by(settings: type) -> Callable[[Command], Command]:
 
     def add(command: Command) -> Command:
         for each in reversed(fields(settings)):
-            option = each.metadata.get("flag") or flag(f"--{each.name.replace('_', '-')}", **each.metadata)
-            command = option(command)
+            shown = {"show_envvar": True, "show_default": bool(each.metadata.get("default"))}
+            attributes = {"envvar": f"DEVICESHARE_{each.name.upper()}", **shown, **each.metadata}
+            command = click.option(f"--{each.name.replace('_', '-')}", **attributes)(command)
         return command
 
     return add
@@ -119,8 +113,9 @@ NAMESPACES: Final = words(
     re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch,
     "not a namespace's name, such as kube-system",
 )
-KUBECONFIG: Final = flag(
-    "--kubeconfig", type=FILE, help="How to reach the API server; in a pod its service account is used."
-)
-LOG_FORMAT: Final = flag("--log-format", type=click.Choice(["auto", "json", "console"]), default="auto")
-LOG_LEVEL: Final = flag("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+KUBECONFIG: Final[dict[str, Any]] = {
+    "help_": "How to reach the API server; in a pod its service account is used.",
+    "type": FILE,
+}
+LOG_FORMAT: Final[dict[str, Any]] = {"default": "auto", "choices": ["auto", "json", "console"]}
+LOG_LEVEL: Final[dict[str, Any]] = {"default": "info", "choices": ["debug", "info", "warning", "error"]}

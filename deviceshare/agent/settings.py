@@ -28,7 +28,7 @@ class AgentSettings:
     """The settings of one agent; the flags' help explains each."""
 
     node_name: str = setting("The node that this agent runs on, as Kubernetes calls it.", required=True)
-    kubeconfig: Path | None = setting(flag=flags.KUBECONFIG)
+    kubeconfig: Path | None = setting(**flags.KUBECONFIG)
     bind: Address = setting("Probes, /metrics, /usage and /use.", f":{contract.AGENT_PORT}", type=ADDRESS)
     serve_pods: Address | None = setting(
         "Where containers of the node's pods ask for their own devices (docs/inside.md); empty: nowhere.",
@@ -45,9 +45,7 @@ class AgentSettings:
     cdi_specs: str = setting(
         "Where the node's CDI specifications are; later directories take precedence.", "", metavar="DIRECTORY[,…]"
     )
-    visible_devices: str | None = setting(
-        flag=click.option("--visible-devices", envvar=vendors.NVIDIA.env, hidden=True)
-    )
+    visible_devices: str | None = setting(envvar=vendors.NVIDIA.env, hidden=True)
     pod_resources: str = setting("The kubelet's socket that lists device plugins' allocations.", "")
     placeholders: str = setting(
         f"Groups get only devices of pods in this namespace with the label {contract.PLACEHOLDER}.",
@@ -87,8 +85,8 @@ class AgentSettings:
         type=click.IntRange(10, 86400),
         metavar="SECONDS",
     )
-    log_format: Any = setting(flag=flags.LOG_FORMAT)
-    log_level: Any = setting(flag=flags.LOG_LEVEL)
+    log_format: Any = setting(**flags.LOG_FORMAT)
+    log_level: Any = setting(**flags.LOG_LEVEL)
 
     @property
     def enforced(self) -> tuple[str, ...]:

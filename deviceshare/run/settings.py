@@ -77,7 +77,7 @@ class Settings:
         settings.EXTENDER,
         settings.PLACEMENTS,
     )
-    kubeconfig: Path | None = setting(flag=flags.KUBECONFIG)
+    kubeconfig: Path | None = setting(**flags.KUBECONFIG)
     identity: str = setting("The user name under which deviceshare reaches the API.", contract.IDENTITY)
     agent_identity: str = setting("And the one of its agents on nodes.", contract.AGENT_IDENTITY)
     instance: str = setting("This process's name in leases and events.  [default: the host's name]", "")
@@ -187,8 +187,8 @@ class Settings:
     lease_duration: int = setting("Seconds until the lease of a leader that died is taken.", 15, type=int)
     renew_deadline: float = setting("Seconds without a renewal until a leader stops.", 10.0, type=float)
     retry_period: float = setting("Seconds between two reads of the lease.", 2.0, type=float)
-    log_format: Any = setting(flag=flags.LOG_FORMAT)
-    log_level: Any = setting(flag=flags.LOG_LEVEL)
+    log_format: Any = setting(**flags.LOG_FORMAT)
+    log_level: Any = setting(**flags.LOG_LEVEL)
 
     def __post_init__(self) -> None:
         for fault in self._faults():
