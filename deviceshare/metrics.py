@@ -6,11 +6,11 @@ tests.
 
 import asyncio
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, Self
+from typing import Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
@@ -20,6 +20,9 @@ from deviceshare import __version__
 
 # Our scheduler gives the extender 15 s and the API server gives a webhook 2; a filter of 5,000 nodes takes 1 to 2 ms.
 REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+
+Measured = tuple[str, str, Sequence[str], Iterable[tuple[str | Iterable[str], float]]]
+"""A gauge: its name, what it counts, its labels, and its values by the label's value or those of several."""
 
 
 class ServerMetrics:
@@ -52,12 +55,12 @@ class ServerMetrics:
         tasks.set_function(_tasks)
         ProcessCollector(registry=registry)
 
-    def watch(self, families: Callable[[], Iterable[GaugeMetricFamily]]) -> None:
-        """Adds gauges that are computed at each scrape, on the event loop, which goes on after each family.
+    def watch(self, gauges: Callable[[], Iterable[Measured]]) -> None:
+        """Adds gauges that are computed at each scrape, on the event loop, which goes on after each of them.
 
         Gauges kept beside the mirrors would still show nodes and phases that are gone.
         """
-        self.registry.register(_Computed(families))
+        self.registry.register(_Computed(gauges))
 
     def request(self, verb: str) -> "MeasuredRequest":
         """Measures the `with` block that answers a request; see `MeasuredRequest`."""
@@ -88,90 +91,17 @@ class Metrics(ServerMetrics):
         self.too_large = counter("deviceshare_too_large_writes_total", text, ["kind"])
         self.leader = gauge("deviceshare_leader", "1 while this process is the leader.")
 
-    def watch_cluster(self, found: Callable[[], Iterable[tuple[str, Mapping[Any, float]]]]) -> None:
-        """Adds gauges of `WATCHED`, as `watch` does: their names, and values by a label's or, as a tuple, several."""
-        self.watch(lambda: (gauge(name, *WATCHED[name], values.items()) for name, values in found()))
-
 
 @dataclass(eq=False)
 class _Computed(Collector):
-    compute: Callable[[], Iterable[GaugeMetricFamily]]
+    gauges: Callable[[], Iterable[Measured]]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        return self.compute()
-
-
-def gauge(
-    name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[str | Iterable[str], float]]
-) -> GaugeMetricFamily:
-    """One family: what it counts, its labels, and its values by the label's value or those of several."""
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for values, value in rows:
-        family.add_metric((values,) if isinstance(values, str) else tuple(values), value)
-    return family
-
-
-_DEVICE: Final = ("node", "resource", "index", "uuid")
-_QUOTA: Final = ("quota", "resource")
-_NAMESPACE: Final = ("group", "namespace")
-
-WATCHED: Final[dict[str, tuple[str, Sequence[str]]]] = {
-    "deviceshare_devices": (
-        "Devices of the shared nodes, by who uses them (or why nobody gets them) and by their health.",
-        ["node", "resource", "state", "health"],
-    ),
-    "deviceshare_groups": ("SharedDeviceGroups.", ["phase"]),
-    "deviceshare_device_memory_capacity_bytes": (
-        "The device's memory, where an agent or the node's labels tell it.",
-        _DEVICE,
-    ),
-    "deviceshare_device_memory_allocated_bytes": (
-        "How much of it is allocated: of a shared device its pods' shares, of any other allocated one all.",
-        _DEVICE,
-    ),
-    "deviceshare_devices_allocated_twice": (
-        "Devices of groups and shares that the device plugin, or DRA for a ResourceClaim, also allocated.",
-        ["by"],
-    ),
-    "deviceshare_devices_claimed_twice": (
-        "Devices about which claims of groups or shares contradict each other; a node without any has no series.",
-        ["node"],
-    ),
-    "deviceshare_waiting_pods": (
-        "Pods without a node, by what they wait for: their group's devices, or a share; gated ones left out.",
-        ["wants"],
-    ),
-    "deviceshare_unreadable_objects": (
-        "Objects that can't be decoded as their kind; their devices count as in use (see deviceshare doctor).",
-        ["kind"],
-    ),
-    "deviceshare_missing_crd_fields": (
-        "Fields of this release that the CRD in the cluster lacks; while there are any, nothing is written.",
-        ["crd"],
-    ),
-    "deviceshare_mirrored_objects": ("Objects held in memory, by mirror.", ["mirror"]),
-    "deviceshare_certificate_expiry_timestamp_seconds": (
-        "When the serving certificate that deviceshare issued to itself, and its authority, expire.",
-        ["certificate"],
-    ),
-    "deviceshare_quota_hard": ("Devices that the groups of the quota may hold together (spec.hard).", _QUOTA),
-    "deviceshare_quota_used": ("Devices that they hold, or are about to claim.", _QUOTA),
-    "deviceshare_quota_invalid": (
-        "1 where the quota can't be read or applied, so that groups that it may count aren't bound.",
-        ["quota"],
-    ),
-    "deviceshare_group_phase": ("Always 1; the label says the group's phase.", ["group", "phase"]),
-    "deviceshare_group_devices": ("Devices that the group holds.", ["group", "node", "resource"]),
-    "deviceshare_group_pods": ("Pods that have the group's devices, by their namespace.", _NAMESPACE),
-    "deviceshare_group_waiting_pods": (
-        "Waiting pods of the group; left out are gated ones, and those of namespaces that it does not allow.",
-        _NAMESPACE,
-    ),
-    "deviceshare_group_longest_wait_seconds": ("For how long the oldest of these pods has waited.", ["group"]),
-    "deviceshare_group_idle_seconds": ("For how long the group has held devices without a pod.", ["group"]),
-    "deviceshare_groups_unlisted": ("Groups beyond the limit, which have no other metrics.", []),
-}
-"""Gauges that are computed at each scrape: what they count, and their labels."""
+        for name, text, labels, rows in self.gauges():
+            family = GaugeMetricFamily(name, text, labels=labels)
+            for values, value in rows:
+                family.add_metric((values,) if isinstance(values, str) else tuple(values), value)
+            yield family
 
 
 def _tasks() -> float:

@@ -13,9 +13,10 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import click
 import yaml
@@ -25,11 +26,17 @@ from deviceshare.agent.memory_limits import LimitsOutcome
 from deviceshare.agent.metrics import AgentMetrics, of_devices, of_limits, of_turns
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
+from deviceshare.domain.answers.census import Measured, measure
 from deviceshare.domain.device_health.examination import Xid
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.shares import DIALECTS, WHOLE, Dialect, in_gib
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, TurnProgram, TurnQueue, Usage
-from deviceshare.metrics import WATCHED, Metrics, ServerMetrics
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.kube.api import Api
+from deviceshare.kube.connection import Connection
+from deviceshare.metrics import Metrics, ServerMetrics
+from deviceshare.run.process import Process
+from deviceshare.run.settings import Settings
 from docs import kubernetes_versions
 
 ROOT: Final = Path(__file__).parent.parent
@@ -95,10 +102,25 @@ def metrics() -> str:
     all_of_them = Metrics()
     with all_of_them.request("filter"):
         pass
-    all_of_them.watch_cluster(lambda: [(name, {(*labels,): 1}) for name, (_, labels) in WATCHED.items()])
+    all_of_them.watch(lambda: [gauge_of(name, {tuple(labels): 1}) for name, _, labels, _ in gauges().values()])
     of_all = {family.name for family in ServerMetrics().registry.collect()}
     agents = _families(_agents_metrics(), but=of_all)
     return f"## Of deviceshare\n\n{_families(all_of_them)}\n## Of the agents, besides those of any process\n\n{agents}"
+
+
+@cache
+def gauges() -> dict[str, Measured]:
+    """What a process of all roles measures, and what the leader does, by their names, without figures."""
+    with run.make_context("run", ["--ca-secret", "ca"]) as context:
+        process = Process(Settings(**context.params), Api(cast("Connection", None)))
+    of_leader = measure(Fleet(), [], [], [], leads=True, most_groups=1, now="")
+    return {name: (name, text, labels, ()) for name, text, labels, _ in (*process.measure(), *of_leader)}
+
+
+def gauge_of(name: str, figures: Mapping[Any, float]) -> Measured:
+    """The gauge of that name, with these figures."""
+    _, text, labels, _ = gauges()[name]
+    return name, text, labels, figures.items()
 
 
 def _agents_metrics() -> AgentMetrics:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Final
 
 from prometheus_client import Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
 
 from deviceshare.agent.memory_limits import LimitsOutcome
 from deviceshare.agent.violations import CAUSES
@@ -18,7 +17,7 @@ from deviceshare.domain.device_health.examination import APPLICATION_XIDS, Xid
 from deviceshare.domain.device_health.memory_limits import MIB
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, TurnQueue, Usage
-from deviceshare.metrics import ServerMetrics, gauge
+from deviceshare.metrics import Measured, ServerMetrics
 
 WAIT_BUCKETS: Final = (0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0)
 LIMIT_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 30.0)
@@ -66,7 +65,7 @@ class AgentMetrics(ServerMetrics):
 
 def of_devices(
     hardware: Hardware | None, usage: Usage, reports: int, groups: Mapping[tuple[str, int], str]
-) -> Iterable[GaugeMetricFamily]:
+) -> Iterable[Measured]:
     """The last reading of the devices, and the number of reports.
 
     `groups`: who holds the devices, by their resource and number.
@@ -74,21 +73,21 @@ def of_devices(
     yield from _health(hardware or Hardware())
     yield from _use(usage.devices, groups)
     yield from _containers(usage.devices)
-    yield gauge("deviceshare_reports", "Reports written since the agent started.", [], [((), reports)])
+    yield "deviceshare_reports", "Reports written since the agent started.", [], [((), reports)]
 
 
-def of_limits(found: LimitsOutcome) -> Iterable[GaugeMetricFamily]:
+def of_limits(found: LimitsOutcome) -> Iterable[Measured]:
     """What was found of memory limits."""
     text = "Who sets memory limits of shares on the node; without a series nobody does."
-    yield gauge("deviceshare_memory_limits", text, ["by"], [([found.mode], 1)] if found.mode else [])
+    yield "deviceshare_memory_limits", text, ["by"], [([found.mode], 1)] if found.mode else []
     text = "Containers with shares, and sandboxes beside them, that have their limit of device memory."
-    yield gauge("deviceshare_memory_limited_containers", text, [], [((), found.groups)])
+    yield "deviceshare_memory_limited_containers", text, [], [((), found.groups)]
     text = "Containers with shares that have no limit of device memory where they should."
     missing = sum(bool(each.missing) for each in found.reports)
-    yield gauge("deviceshare_memory_limits_missing", text, [], [((), missing)])
+    yield "deviceshare_memory_limits_missing", text, [], [((), missing)]
 
 
-def _health(hardware: Hardware) -> Iterable[GaugeMetricFamily]:
+def _health(hardware: Hardware) -> Iterable[Measured]:
     text = "1 while the device is healthy, 0 while it is unhealthy or lost."
     yield _family("healthy", text, ((_labels(part), not part.unhealthy) for part in hardware.devices))
     found = Sums((each.resource, each.index) for each in hardware.trespasses)
@@ -97,7 +96,7 @@ def _health(hardware: Hardware) -> Iterable[GaugeMetricFamily]:
     yield _family("trespasses", text, counts)
 
 
-def _use(devices: Iterable[DeviceUsage], groups: Mapping[tuple[str, int], str]) -> Iterable[GaugeMetricFamily]:
+def _use(devices: Iterable[DeviceUsage], groups: Mapping[tuple[str, int], str]) -> Iterable[Measured]:
     held = [([*_labels(each), groups.get((each.resource, each.index), "")], each) for each in devices]
     used = ((labels, each.memory_used_mib * MIB) for labels, each in held)
     yield _family("memory_used_bytes", "The device's memory in use.", used, "group")
@@ -108,7 +107,7 @@ def _use(devices: Iterable[DeviceUsage], groups: Mapping[tuple[str, int], str]) 
     yield _family("utilization_ratio", text, busy, "group")
 
 
-def _containers(devices: Iterable[DeviceUsage]) -> Iterable[GaugeMetricFamily]:
+def _containers(devices: Iterable[DeviceUsage]) -> Iterable[Measured]:
     memory, count, limits, exceeded = Sums[_Key](), Sums[_Key](), dict[_Key, int](), dict[_Key, int]()
     for device in devices:
         labels = _labels(device)
@@ -127,19 +126,19 @@ def _containers(devices: Iterable[DeviceUsage]) -> Iterable[GaugeMetricFamily]:
     yield _family("shares_exceeded", text, exceeded.items())
 
 
-def of_turns(queues: Collection[TurnQueue]) -> Iterable[GaugeMetricFamily]:
+def of_turns(queues: Collection[TurnQueue]) -> Iterable[Measured]:
     """The holders and queues of turns."""
     held = (([each.group], each.holder.seconds) for each in queues if each.holder)
-    yield gauge("deviceshare_turn_held_seconds", "For how long a program has had the group's turn.", ["group"], held)
+    yield "deviceshare_turn_held_seconds", "For how long a program has had the group's turn.", ["group"], held
     waiting = (([each.group], len(each.waiting)) for each in queues)
-    yield gauge("deviceshare_turn_waiting", "Programs that wait for it.", ["group"], waiting)
+    yield "deviceshare_turn_waiting", "Programs that wait for it.", ["group"], waiting
     longest = (([each.group], max((one.seconds for one in each.waiting), default=0.0)) for each in queues)
     text = "The longest time that one of them has waited."
-    yield gauge("deviceshare_turn_longest_wait_seconds", text, ["group"], longest)
+    yield "deviceshare_turn_longest_wait_seconds", text, ["group"], longest
 
 
-def _family(name: str, text: str, rows: _Rows, *more: str) -> GaugeMetricFamily:
-    return gauge(f"deviceshare_device_{name}", text, ["resource", "index", "uuid", *more], rows)
+def _family(name: str, text: str, rows: _Rows, *more: str) -> Measured:
+    return f"deviceshare_device_{name}", text, ["resource", "index", "uuid", *more], rows
 
 
 def _labels(device: Part | DeviceUsage) -> _Key:

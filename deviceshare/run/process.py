@@ -108,7 +108,7 @@ class Process:
         self._servers = self._build_servers()
         self._probes = self._build_probes()
         self._metrics.leader.set_function(lambda: float(self._elector.leading))
-        self._metrics.watch_cluster(self._measure)
+        self._metrics.watch(self.measure)
 
     def _report_too_large(self, subject: Subject) -> None:
         self._metrics.too_large.labels(subject.kind.kind).inc()
@@ -290,7 +290,7 @@ class Process:
             tls=self._certificate_of("webhook", files) if files else self._own_certificate(),
         )
 
-    def _measure(self) -> Iterator[Measured]:
+    def measure(self) -> Iterator[Measured]:
         """The metrics of the whole cluster, as this replica's mirrors show it."""
         mirrors = self._mirrors
         yield from measure(
@@ -299,11 +299,16 @@ class Process:
             most_groups=self._settings.group_metrics,
             now=timestamps.micro_now(),
         )
-        yield "deviceshare_unreadable_objects", count_unreadable(mirrors.by_name.values())
-        yield "deviceshare_missing_crd_fields", self._definitions.dropped()
-        yield "deviceshare_mirrored_objects", {name: len(mirror) for name, mirror in mirrors.by_name.items()}
+        text = "Objects that can't be decoded as their kind; their devices count as in use (see deviceshare doctor)."
+        yield "deviceshare_unreadable_objects", text, ["kind"], count_unreadable(mirrors.by_name.values()).items()
+        text = "Fields of this release that the CRD in the cluster lacks; while there are any, nothing is written."
+        yield "deviceshare_missing_crd_fields", text, ["crd"], self._definitions.dropped().items()
+        sizes = ((name, len(mirror)) for name, mirror in mirrors.by_name.items())
+        yield "deviceshare_mirrored_objects", "Objects held in memory, by mirror.", ["mirror"], sizes
         if self._keeper is not None:
-            yield "deviceshare_certificate_expiry_timestamp_seconds", self._keeper.expiries()
+            text = "When the serving certificate that deviceshare issued to itself, and its authority, expire."
+            expiries = self._keeper.expiries().items()
+            yield "deviceshare_certificate_expiry_timestamp_seconds", text, ["certificate"], expiries
 
     def _draw_page(self) -> Generator[None, None, bytes]:
         mirrors = self._mirrors

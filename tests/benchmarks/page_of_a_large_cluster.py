@@ -36,9 +36,7 @@ async def moments(size: Size) -> list[Moment]:
     leader = HeldLeader(size)
     mirrors, fleet = leader.cluster.mirrors, leader.fleet
     groups, pods, metrics = mirrors[GROUPS.plural], mirrors[PODS.plural], Metrics()
-    metrics.watch_cluster(
-        lambda: measure(fleet, groups.values(), pods.values(), [], leads=False, most_groups=0, now="")
-    )
+    metrics.watch(lambda: measure(fleet, groups.values(), pods.values(), [], leads=False, most_groups=0, now=""))
 
     def drawn() -> Generator[None, None, bytes]:
         picture = yield from draw_in_steps(fleet, groups.values(), pods.values())

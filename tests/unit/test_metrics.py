@@ -16,6 +16,7 @@ from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.device_states import Health, Use
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.metrics import Metrics
+from docs.generate import gauge_of
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -67,8 +68,8 @@ def test_cluster_state_is_read_at_each_scrape() -> None:
     metrics = Metrics()
     devices = {("n1", "nvidia.com/gpu", Use.FREE, Health.UNKNOWN): 3}
     groups = {"Bound": 2}
-    metrics.watch_cluster(lambda: [("deviceshare_devices", devices)])
-    metrics.watch_cluster(lambda: [("deviceshare_groups", groups)])
+    metrics.watch(lambda: [gauge_of("deviceshare_devices", devices)])
+    metrics.watch(lambda: [gauge_of("deviceshare_groups", groups)])
     labels = (("health", "unknown"), ("node", "n1"), ("resource", "nvidia.com/gpu"), ("state", "free"))
     free = "deviceshare_devices", labels
     bound = "deviceshare_groups", (("phase", "Bound"),)
@@ -104,7 +105,7 @@ def test_objects_that_cannot_be_read_are_counted_by_kind() -> None:
     """At each scrape; a kind of which all can be read is a 0, so that an alert has something to compare."""
     metrics = Metrics()
     counts = {"Pod": 1, "Node": 0}
-    metrics.watch_cluster(lambda: [("deviceshare_unreadable_objects", counts)])
+    metrics.watch(lambda: [gauge_of("deviceshare_unreadable_objects", counts)])
     text = generate_latest(metrics.registry).decode()
     assert 'deviceshare_unreadable_objects{kind="Pod"} 1.0' in text
     assert 'deviceshare_unreadable_objects{kind="Node"} 0.0' in text
@@ -125,9 +126,9 @@ def test_memory_is_told_in_bytes_by_device() -> None:
     )
     fleet = Fleet()
     fleet.set_ledger("n1", ledger)
-    metrics.watch_cluster(lambda: [("deviceshare_device_memory_capacity_bytes", memory_capacity(fleet))])
-    metrics.watch_cluster(lambda: [("deviceshare_device_memory_allocated_bytes", memory_allocated(fleet))])
-    metrics.watch_cluster(lambda: [("deviceshare_waiting_pods", {"share": 3})])
+    metrics.watch(lambda: [gauge_of("deviceshare_device_memory_capacity_bytes", memory_capacity(fleet))])
+    metrics.watch(lambda: [gauge_of("deviceshare_device_memory_allocated_bytes", memory_allocated(fleet))])
+    metrics.watch(lambda: [gauge_of("deviceshare_waiting_pods", {"share": 3})])
     labels = (("index", "1"), ("node", "n1"), ("resource", "nvidia.com/gpu"), ("uuid", "GPU-1"))
     seen = samples(metrics)
     assert seen["deviceshare_device_memory_capacity_bytes", labels] == 16 << 30

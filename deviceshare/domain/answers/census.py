@@ -4,7 +4,7 @@ Whoever may create groups could create any number of them, so only a bounded num
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from deviceshare.domain.answers.device_parts import allocated
@@ -21,8 +21,10 @@ MOST_NAMESPACES: Final = 8
 OTHERS: Final = "(others)"
 """No namespace can be called so."""
 
-Measured = tuple[str, Mapping[Any, float]]
-"""The name of a gauge, and its values: by a label's value or, as a tuple, by those of several."""
+Figures = Mapping[Any, float]
+"""By a label's value or, as a tuple, by those of several."""
+Measured = tuple[str, str, Sequence[str], Iterable[tuple[Any, float]]]
+"""A gauge: its name, what it counts, its labels, and its figures."""
 
 
 def measure(
@@ -41,13 +43,20 @@ def measure(
     DeviceQuotas. What is gone, and a process that leads no more, leave no values behind.
     """
     groups, pods = tuple(groups), tuple(pods)
-    yield "deviceshare_devices", count_devices(fleet)
-    yield "deviceshare_groups", count_groups(groups)
-    yield "deviceshare_device_memory_capacity_bytes", memory_capacity(fleet)
-    yield "deviceshare_device_memory_allocated_bytes", memory_allocated(fleet)
-    yield "deviceshare_devices_allocated_twice", allocated_twice(fleet)
-    yield "deviceshare_devices_claimed_twice", claimed_twice(fleet)
-    yield "deviceshare_waiting_pods", count_waiting(pods)
+    text = "Devices of the shared nodes, by who uses them (or why nobody gets them) and by their health."
+    yield "deviceshare_devices", text, ["node", "resource", "state", "health"], count_devices(fleet).items()
+    yield "deviceshare_groups", "SharedDeviceGroups.", ["phase"], count_groups(groups).items()
+    text = "The device's memory, where an agent or the node's labels tell it."
+    labels = ["node", "resource", "index", "uuid"]
+    yield "deviceshare_device_memory_capacity_bytes", text, labels, memory_capacity(fleet).items()
+    text = "How much of it is allocated: of a shared device its pods' shares, of any other allocated one all."
+    yield "deviceshare_device_memory_allocated_bytes", text, labels, memory_allocated(fleet).items()
+    text = "Devices of groups and shares that the device plugin, or DRA for a ResourceClaim, also allocated."
+    yield "deviceshare_devices_allocated_twice", text, ["by"], allocated_twice(fleet).items()
+    text = "Devices about which claims of groups or shares contradict each other; a node without any has no series."
+    yield "deviceshare_devices_claimed_twice", text, ["node"], claimed_twice(fleet).items()
+    text = "Pods without a node, by what they wait for: their group's devices, or a share; gated ones left out."
+    yield "deviceshare_waiting_pods", text, ["wants"], count_waiting(pods).items()
     if leads:
         yield from _of_quotas(quotas)
     if leads and most_groups:
@@ -111,19 +120,26 @@ def count_groups(groups: Iterable[Group]) -> dict[str, int]:
 def _of_quotas(quotas: Iterable[DeviceQuota]) -> Iterator[Measured]:
     """How many devices each quota allows, and how many are held."""
     known = sorted(quotas, key=lambda each: each.name)
-    hard = {(each.name, resource): number for each in known for resource, number in sorted(each.spec.hard.items())}
-    yield "deviceshare_quota_hard", hard
-    yield "deviceshare_quota_used", {(each.name, r): each.used(r) for each in known for r in sorted(each.spec.hard)}
-    yield "deviceshare_quota_invalid", {each.name: bool(each.fault) for each in known}
+    text, labels = "Devices that the groups of the quota may hold together (spec.hard).", ["quota", "resource"]
+    hard = (((each.name, resource), number) for each in known for resource, number in sorted(each.spec.hard.items()))
+    yield "deviceshare_quota_hard", text, labels, hard
+    used = (((each.name, resource), each.used(resource)) for each in known for resource in sorted(each.spec.hard))
+    yield "deviceshare_quota_used", "Devices that they hold, or are about to claim.", labels, used
+    text = "1 where the quota can't be read or applied, so that groups that it may count aren't bound."
+    yield "deviceshare_quota_invalid", text, ["quota"], ((each.name, bool(each.fault)) for each in known)
 
 
 _OF_GROUP: Final = (
-    "deviceshare_group_phase",
-    "deviceshare_group_devices",
-    "deviceshare_group_pods",
-    "deviceshare_group_waiting_pods",
-    "deviceshare_group_longest_wait_seconds",
-    "deviceshare_group_idle_seconds",
+    ("deviceshare_group_phase", "Always 1; the label says the group's phase.", ["group", "phase"]),
+    ("deviceshare_group_devices", "Devices that the group holds.", ["group", "node", "resource"]),
+    ("deviceshare_group_pods", "Pods that have the group's devices, by their namespace.", ["group", "namespace"]),
+    (
+        "deviceshare_group_waiting_pods",
+        "Waiting pods of the group; left out are gated ones, and those of namespaces that it does not allow.",
+        ["group", "namespace"],
+    ),
+    ("deviceshare_group_longest_wait_seconds", "For how long the oldest of these pods has waited.", ["group"]),
+    ("deviceshare_group_idle_seconds", "For how long the group has held devices without a pod.", ["group"]),
 )
 
 
@@ -138,15 +154,15 @@ def of_groups(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod], most: 
         concerned = bool(group.node) or group.name in waiting
         return group.status.phase != DEGRADED, not concerned, group.metadata.creation_timestamp or "", group.name
 
-    ranked, found = sorted(groups, key=rank), {gauge: dict[Any, float]() for gauge in _OF_GROUP}
-    for group in ranked[:most]:
-        for gauge, figures in zip(found, _figures(fleet, group, waiting.get(group.name, []), now), strict=True):
-            found[gauge] |= figures
-    yield from found.items()
-    yield "deviceshare_groups_unlisted", {(): max(len(ranked) - most, 0)}
+    ranked = sorted(groups, key=rank)
+    figures = [_figures(fleet, group, waiting.get(group.name, []), now) for group in ranked[:most]]
+    for number, (name, text, labels) in enumerate(_OF_GROUP):
+        yield name, text, labels, [row for each in figures for row in each[number].items()]
+    text = "Groups beyond the limit, which have no other metrics."
+    yield "deviceshare_groups_unlisted", text, [], [((), max(len(ranked) - most, 0))]
 
 
-def _figures(fleet: Fleet, group: Group, waiting: list[Pod], now: str) -> Iterator[dict[Any, float]]:
+def _figures(fleet: Fleet, group: Group, waiting: list[Pod], now: str) -> tuple[Figures, ...]:
     """Of one group, in the order of `_OF_GROUP`."""
     name, users, ledger = group.name, fleet.pods(group.uid), fleet.ledger(group.node) if group.node else None
     claim = ledger.claims.get(group.uid) if ledger else None
@@ -154,22 +170,24 @@ def _figures(fleet: Fleet, group: Group, waiting: list[Pod], now: str) -> Iterat
         waiting = [pod for pod in waiting if not fleet.namespaces.refusal(group, pod.metadata.namespace)]
     # Another version may write further phases; a stranger may write anything.
     known = group.status.phase in (BOUND, DEGRADED, TERMINATING)
-    yield {(name, group.status.phase if known else PENDING): 1}
     devices = _counted(device.resource for device in claim.whole) if claim else {}
-    yield {(name, group.node, resource): number for resource, number in devices.items()}
-    yield _by_namespace(name, (key.partition("/")[0] for key in users))
-    yield _by_namespace(name, (pod.metadata.namespace for pod in waiting))
-    yield _age(name, min((pod.metadata.creation_timestamp or "" for pod in waiting), default=""), now)
-    yield _age(name, "" if users else group.status.idle_since, now)
+    return (
+        {(name, group.status.phase if known else PENDING): 1},
+        {(name, group.node, resource): number for resource, number in devices.items()},
+        _by_namespace(name, (key.partition("/")[0] for key in users)),
+        _by_namespace(name, (pod.metadata.namespace for pod in waiting)),
+        _age(name, min((pod.metadata.creation_timestamp or "" for pod in waiting), default=""), now),
+        _age(name, "" if users else group.status.idle_since, now),
+    )
 
 
-def _age(name: str, since: str, now: str) -> dict[Any, float]:
+def _age(name: str, since: str, now: str) -> Figures:
     """Of the group, where `since` is a time."""
     seconds = seconds_between(since, now)
     return {} if seconds is None else {name: max(seconds, 0.0)}
 
 
-def _by_namespace(group: str, namespaces: Iterable[str]) -> dict[Any, float]:
+def _by_namespace(group: str, namespaces: Iterable[str]) -> Figures:
     counted = _counted(namespaces)
     if len(counted) > MOST_NAMESPACES:
         kept = dict(sorted(counted.items())[:MOST_NAMESPACES])

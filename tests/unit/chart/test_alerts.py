@@ -19,6 +19,7 @@ from deviceshare.domain.objects.usage import Usage
 from deviceshare.domain.placement.device_states import Health, Use
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.metrics import Metrics
+from docs.generate import gauge_of
 from tests.unit.chart.metric_names import Scrape, Vector, exported, selectors
 from tests.unit.chart.objects import Json, default_file, named, with_values
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
@@ -61,7 +62,7 @@ def of_groups(pods: tuple[str, ...] = (), *, leading: bool = True, phase: str = 
     waiting = [created(a_pod(f"p{at}", "team"), since) for at, since in enumerate(pods)]
     fleet = a_fleet(a_node(), ledgers=(a_ledger(team=gpus(0, 1)),))
     metrics = Metrics()
-    metrics.watch_cluster(lambda: measure(fleet, [group], waiting, [], leads=leading, most_groups=10, now=NOON))
+    metrics.watch(lambda: measure(fleet, [group], waiting, [], leads=leading, most_groups=10, now=NOON))
     return metrics
 
 
@@ -153,7 +154,7 @@ def test_a_crd_that_lacks_fields_is_told() -> None:
     """By name; one that has all is not."""
     metrics = Metrics()
     lacks = {"nodedevices.deviceshare.io": 2, "devicequotas.deviceshare.io": 0}
-    metrics.watch_cluster(lambda: [("deviceshare_missing_crd_fields", lacks)])
+    metrics.watch(lambda: [gauge_of("deviceshare_missing_crd_fields", lacks)])
     assert fires("DeviceshareMissingCrdFields", Scrape(metrics.registry)) == {
         frozenset({("crd", "nodedevices.deviceshare.io")}): 2.0
     }
@@ -165,7 +166,7 @@ def test_an_agent_that_is_not_scraped_any_more_is_told() -> None:
     agent.watch(lambda: of_devices(Hardware(devices=[Part(GPU, 0, unhealthy="Xid 79")]), Usage("n1"), 1, {}))
     nodes = (("n1", Health.HEALTHY), ("n2", Health.UNKNOWN), ("n2", Health.LOST))
     seen = {(node, GPU, Use.FREE, health): 4 for node, health in nodes}
-    metrics.watch_cluster(lambda: [("deviceshare_devices", seen), ("deviceshare_groups", {})])
+    metrics.watch(lambda: [gauge_of("deviceshare_devices", seen), gauge_of("deviceshare_groups", {})])
     ours, of_agent = Scrape(metrics.registry), Scrape(agent.registry, node="n1")
     assert fires("DeviceshareAgentSilent", ours).keys() == {frozenset({("node", "n1")})}
     assert fires("DeviceshareAgentSilent", ours + of_agent) == {}
@@ -178,7 +179,7 @@ def test_a_certificate_that_was_not_renewed_is_told() -> None:
     """Four hours before its end."""
     metrics = Metrics()
     expiries = {"serving": 20_000.0, "authority": 1e9}
-    metrics.watch_cluster(lambda: [("deviceshare_certificate_expiry_timestamp_seconds", expiries)])
+    metrics.watch(lambda: [gauge_of("deviceshare_certificate_expiry_timestamp_seconds", expiries)])
     assert fires("DeviceshareCertificateExpiring", Scrape(metrics.registry, now=0)) == {}
     assert fires("DeviceshareCertificateExpiring", Scrape(metrics.registry, now=10_000)) == {
         frozenset({("certificate", "serving")}): 10_000.0
@@ -189,7 +190,7 @@ def test_a_quota_that_cannot_be_applied_is_told() -> None:
     """By name; sound ones are not."""
     faulty = a_quota("odd", selector={"matchLabels": {"team": "a b"}})
     metrics, quotas = Metrics(), [a_quota(), faulty]
-    metrics.watch_cluster(lambda: measure(Fleet(), [], [], quotas, leads=True, most_groups=0, now=NOON))
+    metrics.watch(lambda: measure(Fleet(), [], [], quotas, leads=True, most_groups=0, now=NOON))
     assert fires("DeviceshareQuotaInvalid", Scrape(metrics.registry)) == {frozenset({("quota", "odd")}): 1.0}
 
 

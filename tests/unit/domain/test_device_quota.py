@@ -215,7 +215,7 @@ def test_the_leader_exports_what_quotas_allow_and_count() -> None:
 
     def exported(*, leads: bool = True) -> dict[tuple[str, ...], float]:
         metrics = Metrics()
-        metrics.watch_cluster(lambda: measure(Fleet(), [], [], quotas, leads=leads, most_groups=0, now=""))
+        metrics.watch(lambda: measure(Fleet(), [], [], quotas, leads=leads, most_groups=0, now=""))
         found = [family for family in metrics.registry.collect() if family.name.startswith("deviceshare_quota")]
         return {(each.name, *sample.labels.values()): sample.value for each in found for sample in each.samples}
 

@@ -18,7 +18,7 @@ EARLY, LATE, NOON = "2026-01-01T10:00:00Z", "2026-01-01T11:00:00Z", "2026-01-01T
 def told(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod], most: int = 10) -> dict[str, dict[Any, float]]:
     """At noon: the values of each gauge, by what its name ends in."""
     found = of_groups(fleet, groups, pods, most, NOON)
-    return {name.removeprefix("deviceshare_").removeprefix("group_"): {**values} for name, values in found}
+    return {name.removeprefix("deviceshare_").removeprefix("group_"): dict(rows) for name, _, _, rows in found}
 
 
 def pod_of(namespace: str, name: str, group: str, since: str = LATE, *, gated: bool = False) -> Pod:
