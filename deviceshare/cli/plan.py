@@ -22,7 +22,6 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.workloads import admitted, pod_on
 from deviceshare.domain.wording import counted, listed
 from deviceshare.kube import kubeconfig
-from deviceshare.kube.mirrors import without_affinity, without_selector
 
 WAITS = 3
 """The exit status when something would wait; 1 and 2 are failures in every command."""
@@ -84,7 +83,7 @@ def _plan(seen: ClusterSnapshot, new: Manifests) -> Plan:
     for name, group in new.groups.items():
         # UID and status stay those of the existing group; the spec is the manifest's.
         planned = replace(known, spec=group.spec) if (known := seen.groups.get(name)) else group
-        groups[name] = planned if seen.visibility.nodes else without_selector(planned)
+        groups[name] = seen.visibility.group(planned)
     named = dict.fromkeys([*new.groups, *(pod.group for pod in new.pods if pod.group in groups)])
     pods = [admitted(pod, OTHER_SCHEDULERS) for pod in _everywhere(seen, new)]
     answer = Planner(seen.fleet, groups, seen.pods).plan(list(named), pods)
@@ -107,7 +106,7 @@ def _not_compared(seen: ClusterSnapshot, new: Manifests) -> Iterator[str]:
 def _everywhere(seen: ClusterSnapshot, new: Manifests) -> Iterator[Pod]:
     """The pods, with one for each shared node that a DaemonSet's template matches."""
     for pod in new.pods:
-        known = pod if seen.visibility.nodes else without_affinity(pod)
+        known = seen.visibility.pod(pod)
         if pod.metadata.key in new.daemons:
             spec, nodes = known.spec, seen.fleet.shared_nodes()
             able = (node.metadata.name for node in nodes if admits(spec.node_selector, spec.affinity, node))

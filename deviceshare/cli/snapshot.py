@@ -30,7 +30,7 @@ from deviceshare.domain.wording import counted, listed
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Unserved
 from deviceshare.kube.mirror import Cache, Object
-from deviceshare.kube.mirrors import WHOLE_CLUSTER, Mirrors, Visibility, without_selector
+from deviceshare.kube.mirrors import WHOLE_CLUSTER, Mirrors, Visibility
 from deviceshare.loops import kinds
 from deviceshare.loops.ports import ApiError, Cluster, Forbidden, Kind, NotFound, Unavailable
 from deviceshare.loops.replica.feed import Feed
@@ -73,7 +73,7 @@ async def mirrored(api: Api, namespace: str) -> Mirrors:
 def seen(mirrors: Mirrors) -> ClusterSnapshot:
     """What the mirrors show now."""
     every, visibility = list(mirrors.groups.values()), mirrors.visibility
-    groups = {group.name: group if visibility.nodes else without_selector(group) for group in every}
+    groups = {group.name: visibility.group(group) for group in every}
     hidden = [] if visibility.nodes else [group for group in every if group.spec.node_selector]
     selectors = {group.name: group.spec.node_selector for group in hidden}
     pods = {pod.metadata.key: pod for pod in mirrors.pods.values()}

@@ -51,20 +51,18 @@ class Visibility(NamedTuple):
         """Whether the pod `namespace/name` is listed, if it exists."""
         return self.pods and self.namespace in ("", pod.partition("/")[0])
 
+    def group(self, group: Group) -> Group:
+        """The group as it is judged: without its selector where no label of a node is known."""
+        blind = group.spec.node_selector and not self.nodes
+        return replace(group, spec=replace(group.spec, node_selector={})) if blind else group
+
+    def pod(self, pod: Pod) -> Pod:
+        """The pod, likewise."""
+        blind = (pod.spec.node_selector or pod.spec.affinity) and not self.nodes
+        return replace(pod, spec=replace(pod.spec, node_selector=None, affinity=None)) if blind else pod
+
 
 WHOLE_CLUSTER = Visibility()
-
-
-def without_selector(group: Group) -> Group:
-    """The group as it is judged where no label of a node is known."""
-    return replace(group, spec=replace(group.spec, node_selector={})) if group.spec.node_selector else group
-
-
-def without_affinity(pod: Pod) -> Pod:
-    """The pod, likewise."""
-    if not pod.spec.node_selector and not pod.spec.affinity:
-        return pod
-    return replace(pod, spec=replace(pod.spec, node_selector=None, affinity=None))
 
 
 class NodesOfLedgers(Cache[Node]):
@@ -236,7 +234,7 @@ class Mirrors:
         else:
             self.nodes = ApiMirror(api, kinds.NODES, label_selector=kinds.SHARED_NODES)
         pods, outside = partial(ApiMirror[Pod], api, kinds.PODS), f"!{contract.GROUP}"
-        seen = guard if visibility.nodes else lambda pod: without_affinity(guard(pod))
+        seen = guard if visibility.nodes else lambda pod: visibility.pod(guard(pod))
         self.pods = pods(namespace=visibility.namespace, label_selector=contract.GROUP, see=seen)
         # Pods that got devices from a vendor's device plugin. In a large cluster that is a long stream of which nearly
         # nothing is kept; the two selectors spare the API server from sending every pod twice.
