@@ -63,7 +63,6 @@ class Process:
         self._api = api
         self._trust_pace = trust_pace
         self._metrics = Metrics()
-        self._draining = False
         self._recorder = EventRecorder(api, settings.instance)
         self._pulse = Pulse(api)
         self._guard = PodGuard(settings.left_out)
@@ -157,7 +156,6 @@ class Process:
         return 1 if background.failure else 0
 
     async def _drain(self) -> None:
-        self._draining = True
         for server in (self._probes, *self._servers):
             server.draining = True
         self._snapshots.close()
@@ -220,7 +218,7 @@ class Process:
         ready: dict[str, Check] = {name: mirror.fault for name, mirror in self._mirrors.by_name.items()}
         ready["definitions"] = self._definitions.fault
         ready["api-server"] = self._pulse.fault
-        ready["shutdown"] = lambda: "stopping" if self._draining else ""
+        ready["shutdown"] = lambda: "stopping" if self._probes.draining else ""
         if self._keeper is not None:
             ready["certificate"] = self._keeper.fault
         routes = probe_routes(live, ready, self._metrics)
