@@ -65,6 +65,7 @@ def _address(text: str) -> Address:
 ADDRESS: Final = Read("HOST:PORT", _address)
 """Or `:PORT` for every address of the machine."""
 OPTIONAL_ADDRESS: Final = Read("HOST:PORT|off", lambda text: None if text in ("", "off") else _address(text))
+"""Or `off`: nowhere."""
 
 
 def words(name: str, accepts: Callable[[str], object], wanted: str, *, empty: bool = True) -> Read:

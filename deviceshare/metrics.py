@@ -56,9 +56,10 @@ class ServerMetrics:
         ProcessCollector(registry=registry)
 
     def watch(self, gauges: Callable[[], Iterable[Measured]]) -> None:
-        """Adds gauges that are computed at each scrape, on the event loop, which goes on after each of them.
+        """Adds gauges that are computed at each scrape.
 
-        Gauges kept beside the mirrors would still show nodes and phases that are gone.
+        Gauges kept beside the mirrors would still show nodes and phases that are gone. The event loop goes on after
+        each of them; none may block.
         """
         self.registry.register(_Computed(gauges))
 

@@ -14,7 +14,7 @@ from deviceshare.certificates.keeper import Keeper, RenewalPace
 from deviceshare.certificates.serving import Certificate
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.admission.settings import GATES
-from deviceshare.domain.answers.census import Measured, measure
+from deviceshare.domain.answers import census
 from deviceshare.domain.answers.picture import draw_in_steps
 from deviceshare.flags import Tls
 from deviceshare.kube.api import Api, Pulse
@@ -288,10 +288,10 @@ class Process:
             tls=self._certificate_of("webhook", files) if files else self._own_certificate(),
         )
 
-    def measure(self) -> Iterator[Measured]:
+    def measure(self) -> Iterator[census.Measured]:
         """The metrics of the whole cluster, as this replica's mirrors show it."""
         mirrors = self._mirrors
-        yield from measure(
+        yield from census.measure(
             *(mirrors.fleet, mirrors.groups.values(), mirrors.pods.values(), mirrors.quotas.values()),
             leads=self._elector.leading,
             most_groups=self._settings.group_metrics,
