@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-from deviceshare.doctor import admission, canary, handover, installation, nodes, rights
+from deviceshare.doctor import admission, canary, handover, installation, nodes
 from deviceshare.doctor.findings import Check, check, checked
 from deviceshare.doctor.kinds import is_gated
 from deviceshare.domain.admission.pod_guard import PodGuard
@@ -21,13 +21,13 @@ async def look(
     `runtime_config` is the text of a node's file with the settings of NVIDIA's toolkit.
     """
     yield await checked("CRDs", "CRDs", installation.examine_definitions(api))
-    yield await checked("your rights", "what you may do", rights.examine_person(api))
+    yield await checked("your rights", "what you may do", installation.examine_person(api))
     ours = await installation.installation(api, release)
     early = None
     if ours.deployment is None:  # It may run by other means, and what it does to a pod shows how.
         early = await admission.dry_run(api, namespace)
         ours = ours._replace(gated=is_gated(early))
-    yield await checked("its rights", f"what {ours.user} may do", rights.examine_own(api, ours))
+    yield await checked("its rights", f"what {ours.user} may do", installation.examine_own(api, ours))
     yield await checked("replicas", f"what runs in {release}", installation.examine_replicas(api, ours))
     yield await checked("scheduler", "kube-scheduler's configuration", installation.examine_scheduler(api, ours))
     mode = await admission.mode(api, ours)

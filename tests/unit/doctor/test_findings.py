@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from charts import helm
 from deviceshare.certificates import issuance
 from deviceshare.certificates.keeper import encode
-from deviceshare.doctor import admission, canary, handover, installation, nodes, rights
+from deviceshare.doctor import admission, canary, handover, installation, nodes
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Finding, check, listed
 from deviceshare.doctor.kinds import Attributes, Installation, NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import contract
@@ -118,26 +118,30 @@ def test_what_the_doctor_asks_about_is_what_the_chart_grants(values: dict[str, A
         each
         for each in helm.render(values)
         if each["kind"] in ("ClusterRole", "Role")
-        and each["metadata"]["name"] in {"deviceshare", *(f"deviceshare-{role}" for role in rights.ROLES)}
+        and each["metadata"]["name"] in {"deviceshare", *(f"deviceshare-{role}" for role in installation.ROLES)}
     ]
     grants = {
         Attributes(each.verb, each.group, *each.resource.partition("/")[::2], each.namespace, each.name)
         for each in granted(granting)
     }
     ours = Installation(RELEASE, msgspec.convert(named(helm.render(values), "Deployment"), Rollout))
-    assert set(rights.needed(ours, dra=True)) == grants
+    assert set(installation.needed(ours, dra=True)) == grants
 
 
 def test_a_missing_right_is_found_with_its_name() -> None:
     """What is said is what kubectl auth can-i takes."""
     denied = [Attributes("patch", contract.API_GROUP, "nodedevices", "status")]
-    assert "sa may not patch nodedevices/status.deviceshare.io" in only(rights.judge("sa", denied))
-    assert rights.judge("sa", []) == []
+    assert "sa may not patch nodedevices/status.deviceshare.io" in only(
+        installation.judge_rights("sa", denied, [False])
+    )
+    assert installation.judge_rights("sa", denied, [True]) == []
 
 
 def test_a_person_with_few_rights_is_warned_only() -> None:
     """They may be meant to have few."""
-    assert "you may not create pods" in only(rights.judge("", [Attributes("create", "", "pods")]), WARNING)
+    assert "you may not create pods" in only(
+        installation.judge_rights("", [Attributes("create", "", "pods")], [False]), WARNING
+    )
 
 
 # Replicas

@@ -4,7 +4,7 @@ import msgspec
 from msgspec.structs import replace
 
 from charts import helm
-from deviceshare.doctor import canary, nodes, rights
+from deviceshare.doctor import canary, installation, nodes
 from deviceshare.doctor.findings import PROBLEM, Finding
 from deviceshare.doctor.kinds import Installation, Rollout, is_gated
 from deviceshare.domain import contract
@@ -46,7 +46,9 @@ def test_the_mode_is_read_from_a_pod_where_no_deployment_says_it() -> None:
 
 def test_the_rights_that_it_needs_are_those_that_the_chart_grants() -> None:
     """A scheduler's are not among them."""
-    needed = {(each.verb, each.resource, each.subresource) for each in rights.needed(Installation(RELEASE, gated=True))}
+    needed = {
+        (each.verb, each.resource, each.subresource) for each in installation.needed(Installation(RELEASE, gated=True))
+    }
     assert ("patch", "nodes", "status") in needed
     assert ("create", "pods", "binding") not in needed
     assert {("delete", "pods", ""), ("patch", "pods", "")} <= needed

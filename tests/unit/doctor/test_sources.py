@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from charts import helm
-from deviceshare.doctor import nodes, rights
+from deviceshare.doctor import installation, nodes
 from deviceshare.doctor.findings import PROBLEM, WARNING
 from deviceshare.doctor.kinds import Installation
 from deviceshare.domain import contract
@@ -76,7 +76,7 @@ def test_before_dra_the_chart_grants_no_right_to_it() -> None:
     """Nor does the doctor miss it there."""
     roles = [each for each in helm.render({}, "1.31.0") if each["kind"] in ("ClusterRole", "Role")]
     assert not any(right.group == "resource.k8s.io" for right in granted(roles))
-    assert not any(right.group == "resource.k8s.io" for right in rights.needed(Installation(contract.NAMESPACE)))
+    assert not any(right.group == "resource.k8s.io" for right in installation.needed(Installation(contract.NAMESPACE)))
 
 
 def test_limits_of_shares_are_said_of_nodes_whose_agent_reports_alone() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deviceshare.doctor import rights
+from deviceshare.doctor import installation
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.contract import JOB_INDEX_FAILURES
@@ -116,7 +116,7 @@ async def test_a_pod_that_slipped_past_admission_is_recreated_injected() -> None
             assert REASON in world.recorder.reasons(name)
         [said] = {text for _, name, _, text in world.recorder.events if name == "rs"}
         assert said.startswith("deleted pod rs-1, so that ReplicaSet rs recreates it: deviceshare's admission was not")
-        granted = {(each.verb, each.resource) for each in rights.needed(deployed("--roles=controller"))}
+        granted = {(each.verb, each.resource) for each in installation.needed(deployed("--roles=controller"))}
         assert {(verb, plural) for verb, plural, _ in world.cluster.requests} <= granted
 
 
