@@ -8,6 +8,7 @@ counts what those have taken in memory. The claim protocol decides, whatever is 
 import asyncio
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -69,11 +70,10 @@ class Placer:
         self._unschedulable = UnschedulablePods(context, releaser)
         self._capacities = ShareCapacities(context)
         self._displaced = releaser.displaced
-        self._occupancy = Occupancy()
         self._events = WaitingEvents(context, "NotPlaced")
-        self._placing: dict[str, asyncio.Task[None]] = {}
-        self._done: set[str] = set()
-        """The UIDs of pods that were placed, which the mirror has yet to show: until then they stay assumed."""
+        self._occupancy = Occupancy()
+        """Of pods that are being placed, or were, which the mirror has yet to show: until then they stay assumed."""
+        self._placing: set[asyncio.Task[None]] = set()
         self._failed: Backoff[str] = Backoff(context.clock, *BACKOFF_SECONDS)
         """Pods that could not be placed, by UID."""
         self._took = 0.0
@@ -86,7 +86,6 @@ class Placer:
         freed = self._occupancy.change(change.old, change.new)
         old, new = change.old, change.new
         if old and not (new and new.awaits_placement):
-            self._done.discard(old.metadata.uid)
             self._occupancy.forget(old)
             self._failed.forget(old.metadata.uid)
             self._events.forget(old)
@@ -115,9 +114,9 @@ class Placer:
 
     async def close(self) -> None:
         """Ends what is being placed. What was claimed for it is found by the next leader."""
-        for task in self._placing.values():
+        for task in self._placing:
             task.cancel()
-        await asyncio.gather(*self._placing.values(), return_exceptions=True)
+        await asyncio.gather(*self._placing, return_exceptions=True)
 
     async def _decide(self, _: str) -> None:
         now, waits, soonest = self._context.clock(), False, AGAIN_SECONDS
@@ -127,7 +126,7 @@ class Placer:
             pod = self._context.pods.get(key)
             if pod is None or not pod.awaits_placement or pod.metadata.deletion_timestamp:
                 continue
-            if pod.metadata.uid in self._placing or pod.metadata.uid in self._done:
+            if self._occupancy.assumed(pod):
                 continue
             waits = True
             if (after := self._failed.until(pod.metadata.uid)) > now:
@@ -166,10 +165,9 @@ class Placer:
         return await in_pauses(choose_node(self._context.fleet, self._occupancy, pod, request, avoided))
 
     async def _begin(self, pod: Pod, node: str) -> None:
-        uid = pod.metadata.uid
         self._occupancy.assume(pod, node)
-        self._placing[uid] = task = asyncio.create_task(self._place(pod, node), name=f"place {pod.metadata.key}")
-        task.add_done_callback(lambda _: self._placing.pop(uid, None))
+        self._placing.add(task := asyncio.create_task(self._place(pod, node), name=f"place {pod.metadata.key}"))
+        task.add_done_callback(self._placing.discard)
         # It assumes the devices before its first request, so that the next decision counts them.
         await asyncio.sleep(0)
 
@@ -186,9 +184,6 @@ class Placer:
             log.exception("Placing a pod raised an exception", pod=meta.key, node=node)
             self._fail(pod, f"placing it on node {node} failed: see deviceshare's logs")
         else:
-            seen = self._context.pods.get(meta.key)
-            if seen and seen.metadata.uid == meta.uid and seen.awaits_placement:
-                self._done.add(meta.uid)  # else the watch was faster than the answer, and nothing would take it away
             log.info("Placed pod", pod=meta.key, node=node)
             what = f"with the devices of group {pod.group}" if pod.group else "with a share of its devices"
             text = f"placed on node {node} {what}; kube-scheduler binds it there"
@@ -305,7 +300,7 @@ class ShareCapacities:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self.queue = context.queue("share-capacities", self._reconcile)
-        self._written: dict[str, float] = {}
+        self._written: Backoff[str] = Backoff(context.clock, ADVERTISED_SECONDS)
 
     def change(self, change: ObjectChange[Node]) -> None:
         """Takes in a change of a node."""
@@ -315,18 +310,13 @@ class ShareCapacities:
     async def _reconcile(self, name: str) -> None:
         node = self._context.nodes.get(name)
         if node is None:
-            self._written.pop(name, None)  # here, since a write of it may have been under way when it went
-            return
-        if not node.shared or not (missing := lacking(node, self._context.share_resources)):
-            return
-        if name in self._written:
-            self._context.wait_until(self._written[name] + ADVERTISED_SECONDS)
-        try:
-            await self._context.cluster.patch(NODES, name, capacity_patch(node, missing), subresource="status")
-        except NotFound:
-            return
-        self._written[name] = self._context.clock()
-        log.info("Advertised resources of shares", node=name, resources=missing)
+            self._written.forget(name)  # here, since a write of it may have been under way when it went
+        elif node.shared and (missing := lacking(node, self._context.share_resources)):
+            self._context.wait_until(self._written.until(name))
+            with suppress(NotFound):
+                await self._context.cluster.patch(NODES, name, capacity_patch(node, missing), subresource="status")
+                self._written.fail(name)
+                log.info("Advertised resources of shares", node=name, resources=missing)
 
 
 def _facets(node: Node) -> tuple[object, ...]:
