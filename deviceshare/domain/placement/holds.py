@@ -147,19 +147,15 @@ def _missing(ledger: NodeDevices, held: Container[str], *uids: str) -> list[Devi
     return sorted(device for device in mine if device.uuid in served and device.uuid not in held)
 
 
-def not_held(ledger: NodeDevices, *uids: str) -> Reason | None:
-    """Why no pod joins by the claims of these holders yet, by the ledger; None also where they have none here."""
-    return _not_yet(ledger, _missing(ledger, ledger.status.published.held or (), *uids))
+def not_held(ledger: NodeDevices, *uids: str, by: Iterable[ResourceClaim] | None = None) -> Reason | None:
+    """Why no pod joins by the claims of these holders yet, by the ledger; None also where they have none here.
 
-
-def unheld(ledger: NodeDevices, claims: Iterable[ResourceClaim], *uids: str) -> Reason | None:
-    """Likewise by the node's holds, read after the ledger: such a hold isn't cleared while these claims are there."""
-    firm = {hold.uuids[0] for each in claims if is_firm(each) and (hold := hold_of(each, each.metadata.namespace))}
-    return _not_yet(ledger, _missing(ledger, firm, *uids))
-
-
-def _not_yet(ledger: NodeDevices, missing: list[Device]) -> Reason | None:
-    if not missing:
+    Or `by` the node's holds, read after the ledger: such a hold isn't cleared while these claims are there.
+    """
+    held: Container[str] = ledger.status.published.held or ()
+    if by is not None:
+        held = {hold.uuids[0] for each in by if is_firm(each) and (hold := hold_of(each, each.metadata.namespace))}
+    if not (missing := _missing(ledger, held, *uids)):
         return None
     text = f"kube-scheduler has not allocated {listed(map(str, missing))} on node {ledger.node} to deviceshare yet"
     return Reason(ReasonKind.NOT_HELD, text, f"see kubectl get resourceclaims,pods -A -l {contract.HOLD}")

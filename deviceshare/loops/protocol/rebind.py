@@ -13,7 +13,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Holder
 from deviceshare.domain.placement import replacement
-from deviceshare.domain.placement.holds import unheld
+from deviceshare.domain.placement.holds import not_held
 from deviceshare.domain.placement.replacement import Replacement, rebind_patch
 from deviceshare.loops.kinds import NODE_DEVICES, annotate, find
 from deviceshare.loops.ports import Cluster, Forbidden, Invalid
@@ -79,7 +79,7 @@ async def update_pods(
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None:
         return []
-    if seen.status.published.held is not None and unheld(seen, await list_holds(cluster, holds_in, node), uid):
+    if seen.status.published.held is not None and not_held(seen, uid, by=await list_holds(cluster, holds_in, node)):
         raise Later(UNHELD_SECONDS)
     written = []
     for pod in pods:

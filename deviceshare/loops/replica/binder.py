@@ -30,7 +30,7 @@ from deviceshare.domain.objects.shares import Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Assumption, Fleet
 from deviceshare.domain.placement.handover import annotations_of, share_annotations
-from deviceshare.domain.placement.holds import not_held, unheld
+from deviceshare.domain.placement.holds import not_held
 from deviceshare.domain.placement.join_obstacles import elsewhere, left_out, missing, pod_obstacle, request_of
 from deviceshare.loops.kinds import PODS, find
 from deviceshare.loops.ports import Cluster, Conflict, Mirror, ObjectChange
@@ -194,7 +194,7 @@ class Binder:
         The holds are read after L: the leader looks into L before it clears one.
         """
         uids, until = (request.holder.uid, request.taker.uid), self._clock() + HOLD_SECONDS
-        while reason := not_held(ledger, *uids) or unheld(ledger, await self._fresh_holds(node), *uids):
+        while reason := not_held(ledger, *uids) or not_held(ledger, *uids, by=await self._fresh_holds(node)):
             if self._clock() >= until:
                 raise Refused(reason)
             await asyncio.sleep(HOLD_LOOK_SECONDS)
