@@ -21,26 +21,22 @@ NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class Counting(StrEnum):
-    """How many devices a node without an agent has (placement/shared_resources.py)."""
+    """How many devices a node without an agent has, and of what memory (placement/shared_resources.py)."""
 
     ALLOCATABLE = "allocatable"
     """As many as are allocatable: the vendor's device plugin neither shares nor splits them."""
     FEATURE_DISCOVERY = "feature-discovery"
-    """By the labels of GPU feature discovery, under the resource's name, which tell sharing; and by HAMi's register."""
+    """By the labels of GPU feature discovery, under the resource's name, which tell sharing; and by HAMi's register.
+
+    The memory in MiB, by a label of the same; where it doesn't run, by what gpushare's device plugin divides.
+    """
     PARTITION_LABEL = "partition-label"
-    """As many as are allocatable, unless a label or other resources of the vendor say that they are partitioned."""
+    """As many as are allocatable, unless a label or other resources of the vendor say that they are partitioned.
+
+    The memory in GiB, by AMD's node labeller, in one label for each size.
+    """
     HAMI_REGISTER = "hami-register"
     """As many as are allocatable, unless HAMi splits them; a resource with a dash in its name is of parts."""
-
-
-class MemoryLabels(StrEnum):
-    """Which labels tell the memory of a node's devices, under the resource's name (placement/shared_resources.py)."""
-
-    NONE = ""
-    FEATURE_DISCOVERY = "feature-discovery"
-    """In MiB, by GPU feature discovery; where it doesn't run, by what gpushare's device plugin divides."""
-    NODE_LABELLER = "node-labeller"
-    """In GiB, by AMD's node labeller, in one label for each size."""
 
 
 class DraDriver(Struct, frozen=True, kw_only=True):
@@ -93,7 +89,6 @@ class Vendor(Struct, frozen=True, eq=False, kw_only=True, dict=True):
     has_shares: bool = False
     """Whether pods may ask for parts of the devices by deviceshare's own limits (shares.DIALECTS)."""
     counting: Counting = Counting.ALLOCATABLE
-    memory_labels: MemoryLabels = MemoryLabels.NONE
     split_prefix: str = ""
     """How resources begin that are parts of split devices, and labels that tell of them."""
     dra: DraDriver | None = None
@@ -149,7 +144,6 @@ NVIDIA: Final = Vendor(
     has_agent=True,
     has_shares=True,
     counting=Counting.FEATURE_DISCOVERY,
-    memory_labels=MemoryLabels.FEATURE_DISCOVERY,
     split_prefix=MIG_PREFIX,
     dra=DraDriver(name="gpu.nvidia.com", whole=r"gpu-([0-9]{1,4})", part=r"gpu-([0-9]{1,4})-mig-[-a-z0-9]{1,80}"),
 )
@@ -163,7 +157,6 @@ AMD: Final = Vendor(
     has_agent=True,
     has_shares=True,
     counting=Counting.PARTITION_LABEL,
-    memory_labels=MemoryLabels.NODE_LABELLER,
     dra=DraDriver(name="gpu.amd.com"),
 )
 """Without kinds: the variable takes numbers, ranges and hexadecimal unique IDs. `amd-ctk cdi generate` names devices

@@ -82,9 +82,7 @@ def test_a_node_without_an_agent_offers_what_is_allocatable() -> None:
 
 def test_how_its_devices_are_counted_and_measured_is_in_its_row_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """By labels under its own resource's name: two NPUs of 32 GiB, on each of which three pods take turns."""
-    discovered = msgspec.structs.replace(
-        EVEN, counting=vendors.Counting.FEATURE_DISCOVERY, memory_labels=vendors.MemoryLabels.FEATURE_DISCOVERY
-    )
+    discovered = msgspec.structs.replace(EVEN, counting=vendors.Counting.FEATURE_DISCOVERY)
     monkeypatch.setattr(vendors, "VENDORS", (*vendors.VENDORS, discovered))
     labels = {
         f"{EVEN.resource}.{key}": value for key, value in (("count", "2"), ("replicas", "3"), ("memory", "32768"))

@@ -13,7 +13,7 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.quantities import Quantity, is_some, whole
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, DIALECTS, MIB_PER_GIB
-from deviceshare.domain.vendors import Counting, MemoryLabels, Vendor
+from deviceshare.domain.vendors import Counting, Vendor
 from deviceshare.domain.wording import listed
 
 # The format of node annotations that name devices, such as `deviceshare.io/devices`: what a node has for groups.
@@ -397,9 +397,9 @@ def memory_mib(node: Node) -> dict[str, int]:
     """MiB of each device, by resource, as far as they are known; labels come before capacity."""
     counted = count_devices(node)
     found = {
-        vendor.resource: _READERS[vendor.memory_labels](node, vendor, counted.get(vendor.resource))
+        vendor.resource: read(node, vendor, counted.get(vendor.resource))
         for vendor in vendors.VENDORS
-        if vendor.memory_labels
+        if (read := _READERS.get(vendor.counting))
     }
     return {resource: mib for resource, mib in found.items() if LEAST_MIB <= mib <= MOST_MIB}
 
@@ -433,7 +433,7 @@ def _by_node_labeller(node: Node, vendor: Vendor, counted: Counted | None) -> in
     return int(size[1]) * MIB_PER_GIB - MIB_PER_GIB // 2 if size else 0
 
 
-_READERS: Final[Mapping[MemoryLabels, Callable[[Node, Vendor, Counted | None], int]]] = {
-    MemoryLabels.FEATURE_DISCOVERY: _memory_by_feature_discovery,
-    MemoryLabels.NODE_LABELLER: _by_node_labeller,
+_READERS: Final[Mapping[Counting, Callable[[Node, Vendor, Counted | None], int]]] = {
+    Counting.FEATURE_DISCOVERY: _memory_by_feature_discovery,
+    Counting.PARTITION_LABEL: _by_node_labeller,
 }
