@@ -96,7 +96,9 @@ class _Work:
             self._lacks(f"metadata.annotations[{name}]", "it chooses no device here; choose nodes by spec.nodeSelector")
         strategy = annotations.get(_HAMI_STRATEGY, "")
         if strategy in STRATEGIES and contract.STRATEGY not in annotations:
-            self._annotate(contract.STRATEGY, strategy)
+            annotations, key = {**annotations, contract.STRATEGY: strategy}, contract.STRATEGY.replace("/", "~1")
+            self.patch.append({"op": "add", "path": f"/metadata/annotations/{key}", "value": strategy})
+            self.pod = replace(self.pod, metadata=replace(self.pod.metadata, annotations=annotations))
         elif strategy not in ("", *STRATEGIES):
             self._lacks(f"metadata.annotations[{_HAMI_STRATEGY}]", f"{quoted(strategy)} is no strategy")
         self._leave_scheduler()
@@ -163,11 +165,6 @@ class _Work:
         containers[place.position] = replace(place.container, resources=DraftResources(limits, requests))
         spec: Any = {field: containers}
         self.pod = replace(self.pod, spec=replace(self.pod.spec, **spec))
-
-    def _annotate(self, key: str, value: str) -> None:
-        annotations = {**(self.pod.metadata.annotations or {}), key: value}
-        self.patch.append({"op": "add", "path": f"/metadata/annotations/{key.replace('/', '~1')}", "value": value})
-        self.pod = replace(self.pod, metadata=replace(self.pod.metadata, annotations=annotations))
 
     def _leave_scheduler(self) -> None:
         """The other system's would look for devices that no node has; from the default one `pod_injection` takes it."""

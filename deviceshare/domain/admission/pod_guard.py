@@ -31,10 +31,11 @@ class PodGuard:
 
     def __call__(self, pod: Pod) -> Pod:
         meta = pod.metadata
-        named = _ours(meta.labels) or _ours(meta.annotations)
-        if meta.namespace not in self.left_out or not (named or pod.share):
+        if meta.namespace not in self.left_out:
             return pod
         bare = replace(meta, labels=_others(meta.labels), annotations=_others(meta.annotations))
+        if bare == meta and not pod.share:
+            return pod
         return replace(pod, metadata=bare, left_out=pod.holder_name or meta.labels.get(contract.GROUP, ""))
 
 
@@ -51,10 +52,6 @@ def left_out(matched: Mapping[str, Any]) -> frozenset[str]:
         if (each.get("key"), each.get("operator")) == wanted
         for name in each.get("values") or ()
     )
-
-
-def _ours(names: Mapping[str, str]) -> bool:
-    return any(name.startswith(contract.PREFIX) for name in names)
 
 
 def _others(names: Mapping[str, str]) -> dict[str, str]:

@@ -83,19 +83,24 @@ class DeviceQuota(NamedObject, frozen=True, gc=False):
         """Whether it counts a group with these labels; one whose selector can't be read or evaluated counts all."""
         return self.counts_all or self.spec.group_selector.matches(labels)
 
-    def obstacle(self, uid: str, name: str, wanted: Mapping[str, int]) -> Reason | None:
-        """Why the group with this UID and name, which wants these devices, can't be bound; None where it can."""
+    def obstacle(self, uid: str, name: str, wanted: Mapping[str, int], *, alone: bool = False) -> Reason | None:
+        """Why the group with this UID and name, which wants these devices, can't be bound; None where it can.
+
+        With `alone` why no group that wants these devices could ever be bound, whoever else holds any.
+        """
         cure = f"change the quota (kubectl edit dq {self.name})"
-        if self.fault:
+        if fault := self.fault:
             which = "group" if self.counts_all else "group that it counts"
-            why = f"quota {self.name} can't be applied ({self.fault}), and until it can no {which} is bound"
-            return Reason(ReasonKind.QUOTA, why, cure)
+            why = f"quota {self.name} can't be applied ({fault}), and until it can no {which} is bound"
+            return None if alone else Reason(ReasonKind.QUOTA, why, cure)
         for resource, hard in sorted(self.spec.hard.items()):
             asked = wanted.get(resource, 0)
             if asked > hard:
                 text = f"quota {self.name} allows {hard} {resource} in all; group {name} wants {asked}"
                 return Reason(ReasonKind.QUOTA, text, f"request fewer, or {cure}")
-            if asked and not self.observed:
+            if alone or not asked:
+                continue
+            if not self.observed:
                 text = f"quota {self.name} has not been counted since it was created or changed"
                 return Reason(ReasonKind.QUOTA, f"{text}: until the leader does, it lets no group have {resource}")
             # By UID: a group that was recreated has the name of the one before, which may still hold devices.
@@ -105,7 +110,7 @@ class DeviceQuota(NamedObject, frozen=True, gc=False):
                 if other != uid and each.devices.get(resource)
             ]
             held_by_others = sum(number for _, number in others)
-            if asked and held_by_others + asked > hard:
+            if held_by_others + asked > hard:
                 names = sorted({other for other, _ in others})
                 who = f"group{'s' * (len(names) > 1)} {listed(names, most=_SHOWN)}"
                 held = f"quota {self.name}: {held_by_others} of {hard} {resource} are held by {who}"
@@ -113,12 +118,6 @@ class DeviceQuota(NamedObject, frozen=True, gc=False):
                     ReasonKind.QUOTA, f"{held}; group {name} wants {asked}", f"delete one that is not needed, or {cure}"
                 )
         return None
-
-    def alone_too_large(self, name: str, wanted: Mapping[str, int]) -> Reason | None:
-        """Why no group that wants these devices could ever be bound, whoever else holds any."""
-        status = DeviceQuotaStatus(observed_generation=self.metadata.generation)
-        bare = DeviceQuota(self.metadata, self.spec, status)
-        return None if self.fault else bare.obstacle("", name, wanted)
 
     def holds(self, group: Group) -> bool:
         """Whether what the group wants is reserved, whenever that was."""

@@ -71,7 +71,7 @@ class Quotas:
     def refusal(self, group: Group) -> Reason | None:
         """Why the group could never be bound, whoever else holds devices, or None."""
         names = self.matching(group.metadata.labels)
-        found = (self._quotas[name].alone_too_large(group.name, group.spec.resources) for name in names)
+        found = (self._quotas[name].obstacle(group.uid, group.name, group.spec.resources, alone=True) for name in names)
         return next(filter(None, found), None)
 
     def reserve(self, request: Request) -> None:
