@@ -22,12 +22,11 @@ from deviceshare.doctor.kinds import RUNTIME_CLASSES, Installation
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Devices
 from deviceshare.domain.objects.groups import BOUND, Group
-from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import NamedObject
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.usage import MESSAGE_PATH, Sighting, decode
 from deviceshare.domain.placement.device_states import device_states
+from deviceshare.domain.placement.holds import CONFINED, idle_pod
 from deviceshare.domain.placement.join_obstacles import behind_gates
 from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import EVENTS, GROUPS, NODE_DEVICES, NODES, PODS, Event
@@ -73,18 +72,12 @@ def pod(name: str, image: str = "") -> dict[str, Any]:
     It requests no GPU of a device plugin.
     """
     container: dict[str, Any] = {
-        "name": "canary",
         "image": "deviceshare-canary:never-pulled",
         "imagePullPolicy": "Never",
         "resources": {each: {"cpu": "1m", "memory": "8Mi"} for each in ("requests", "limits")},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
     }
     if image:
-        container |= {
+        container = {
             "image": image,
             "imagePullPolicy": "IfNotPresent",
             "args": ["smi", f"--report={MESSAGE_PATH}"],
@@ -92,18 +85,10 @@ def pod(name: str, image: str = "") -> dict[str, Any]:
             "env": [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"}],
             "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}},
         }
-    return {
-        "metadata": {"name": name, "labels": {**_LABELS}, "annotations": {contract.GROUP: name}},
-        "spec": {
-            "schedulerName": contract.SCHEDULER_NAME,
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 0,
-            "automountServiceAccountToken": False,
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [container],
-            **({"activeDeadlineSeconds": LIFE_SECONDS} if image else {}),
-        },
-    }
+    container |= {"name": "canary", "securityContext": {**CONFINED, "readOnlyRootFilesystem": True}}
+    metadata = {"name": name, "labels": {**_LABELS}, "annotations": {contract.GROUP: name}}
+    spec = {"schedulerName": contract.SCHEDULER_NAME, "restartPolicy": "Never"}
+    return idle_pod(metadata, {**spec, **({"activeDeadlineSeconds": LIFE_SECONDS} if image else {})}, **container)
 
 
 async def examine(api: Cluster, namespace: str, release: str) -> Verdict:
@@ -201,12 +186,8 @@ async def _clean(api: Cluster, namespace: str, name: str) -> list[Finding]:
 
 
 async def free(api: Cluster, wanted: str = "") -> str:
-    """As `free_resource`, for the cluster as it is now. Raises ApiError."""
-    return free_resource(await api.list(NODES), await api.list(NODE_DEVICES), wanted)
-
-
-def free_resource(nodes: Sequence[Node], ledgers: Sequence[NodeDevices], wanted: str = "") -> str:
-    """A resource with a device free for a group now, only `wanted` if that is given; or ""."""
+    """A resource with a device free for a group now, only `wanted` if that is given; or "". Raises ApiError."""
+    nodes, ledgers = await api.list(NODES), await api.list(NODE_DEVICES)
     able = {node.metadata.name for node in nodes if node.shared and node.ready and not node.spec.unschedulable}
     states = (state for ledger in ledgers if ledger.node in able for state in device_states(ledger))
     free = {state.device.resource for state in states if state.free}

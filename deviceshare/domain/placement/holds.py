@@ -212,14 +212,16 @@ def hold_pod(held: Hold, claim: ResourceClaim) -> Json:
     return idle_pod(metadata, spec, imagePullPolicy="Never")
 
 
+CONFINED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
 def idle_pod(metadata: Json, spec: Json, **container: object) -> Json:
-    """A pod that runs nothing, as the Pod Security Standard `restricted` wants it."""
-    confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    """A pod that runs nothing unless its container says so, as the Pod Security Standard `restricted` wants it."""
     common = {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 0,
         "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [{"name": "never-runs", "image": "never-runs", "securityContext": confined, **container}],
+        "containers": [{"name": "never-runs", "image": "never-runs", "securityContext": CONFINED, **container}],
     }
     return {"metadata": metadata, "spec": {**common, **spec}}
 

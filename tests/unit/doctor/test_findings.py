@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import create_autospec
 
 import msgspec
 import pytest
@@ -21,8 +22,8 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.kube.definitions import Crd, shipped_definitions
-from deviceshare.loops.kinds import WebhookConfiguration
-from deviceshare.loops.ports import Forbidden, Unavailable
+from deviceshare.loops.kinds import NODE_DEVICES, NODES, WebhookConfiguration
+from deviceshare.loops.ports import Cluster, Forbidden, Unavailable
 from tests.controlplane.rights import granted
 from tests.unit.chart.objects import named
 from tests.unit.domain.objects import AMD, GPU, a_ledger, a_node, gpus
@@ -480,16 +481,22 @@ def test_why_a_canary_waits_decides_the_cure() -> None:
     assert "0/2 nodes" in full and "deviceshare inspect" in full
 
 
-def test_a_canary_needs_a_device_that_is_free_on_a_node_that_works() -> None:
+async def test_a_canary_needs_a_device_that_is_free_on_a_node_that_works() -> None:
     """Else nothing is sent, and nothing is known."""
+
+    async def found(there: list[Node], ledgers: list[NodeDevices], wanted: str = "") -> str:
+        api = create_autospec(Cluster)
+        api.list.side_effect = {NODES: there, NODE_DEVICES: ledgers}.get
+        return await canary.free(api, wanted)
+
     free, held = a_ledger("n1"), a_ledger("n1", group=gpus(0, 1, 2, 3))
-    assert canary.free_resource([a_node()], [free]) == "nvidia.com/gpu"
-    assert canary.free_resource([a_node()], [held]) == ""
+    assert await found([a_node()], [free]) == "nvidia.com/gpu"
+    assert await found([a_node()], [held]) == ""
     mixed = a_ledger("n1", {GPU: 1, AMD: 1})
-    assert canary.free_resource([a_node()], [mixed]) == AMD
-    assert canary.free_resource([a_node()], [mixed], GPU) == GPU
-    assert canary.free_resource([a_node()], [held], GPU) == ""
-    assert canary.free_resource([a_node(ready=False)], [free]) == canary.free_resource([], [free]) == ""
+    assert await found([a_node()], [mixed]) == AMD
+    assert await found([a_node()], [mixed], GPU) == GPU
+    assert await found([a_node()], [held], GPU) == ""
+    assert await found([a_node(ready=False)], [free]) == await found([], [free]) == ""
 
 
 def test_a_canary_that_a_killed_doctor_left_is_found() -> None:
