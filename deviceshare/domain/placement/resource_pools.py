@@ -123,17 +123,13 @@ def _part(vendor: Vendor, driver: DraDriver, device: SliceDevice) -> Part | None
     known, mig = device.fields.attributes, device.fields.attributes.type.string == MIG_PART
     if known.type.string not in (WHOLE_GPU, MIG_PART):
         return None
-    number, uuid = _number(driver.part if mig else driver.whole, device.name), known.parent_uuid if mig else known.uuid
-    if number is None or not DEVICE_UUID.fullmatch(uuid.string):
+    match = re.fullmatch(driver.part if mig else driver.whole, device.name)
+    number, uuid = int(match[1]) if match else MOST, known.parent_uuid if mig else known.uuid
+    if not match or match[1] != str(number) or number >= MOST or not DEVICE_UUID.fullmatch(uuid.string):
         return None
     mib = int((amount(device.fields.capacity.memory.value) or 0) / _MIB)
     size, pci = (0, "") if mig else (mib if LEAST_MIB <= mib <= MOST_MIB else 0, _shown(known.pci.string))
     return Part(vendor.resource, number, uuid.string, _shown(known.product_name.string), size, pci, mig=mig)
-
-
-def _number(pattern: str, name: str) -> int | None:
-    match = re.fullmatch(pattern, name)
-    return int(match[1]) if match and int(match[1]) < MOST and match[1] == str(int(match[1])) else None
 
 
 def _counters(device: SliceDevice) -> set[str]:

@@ -124,9 +124,12 @@ class Placer:
         for key in [pod.metadata.key for pod in in_turn(self._context.index.gated)]:
             await asyncio.sleep(0)  # the mirrors, the webhooks and the probes go on meanwhile
             pod = self._context.pods.get(key)
-            if pod is None or not pod.awaits_placement or pod.metadata.deletion_timestamp:
-                continue
-            if self._occupancy.assumed(pod):
+            if (
+                pod is None
+                or not pod.awaits_placement
+                or pod.metadata.deletion_timestamp
+                or self._occupancy.assumed(pod)
+            ):
                 continue
             waits = True
             if (after := self._failed.until(pod.metadata.uid)) > now:
@@ -147,7 +150,11 @@ class Placer:
             if self._context.pods.get(key) is not pod:
                 continue  # It changed meanwhile, and is looked at again for that.
             if choice.node:
-                await self._begin(pod, choice.node)
+                self._occupancy.assume(pod, choice.node)
+                self._placing.add(task := asyncio.create_task(self._place(pod, choice.node), name=f"place {key}"))
+                task.add_done_callback(self._placing.discard)
+                # It assumes the devices before its first request, so that the next decision counts them.
+                await asyncio.sleep(0)
             else:
                 refused[same] = choice
                 self._events.record(pod, choice.reason)
@@ -163,13 +170,6 @@ class Placer:
         if group and (group.node, group.uid, group.name) in self._displaced:
             return Choice("", f"group {group.name} is being moved off node {group.node}, where its pods did not fit")
         return await in_pauses(choose_node(self._context.fleet, self._occupancy, pod, request, avoided))
-
-    async def _begin(self, pod: Pod, node: str) -> None:
-        self._occupancy.assume(pod, node)
-        self._placing.add(task := asyncio.create_task(self._place(pod, node), name=f"place {pod.metadata.key}"))
-        task.add_done_callback(self._placing.discard)
-        # It assumes the devices before its first request, so that the next decision counts them.
-        await asyncio.sleep(0)
 
     async def _place(self, pod: Pod, node: str) -> None:
         meta = pod.metadata
