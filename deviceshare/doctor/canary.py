@@ -253,19 +253,13 @@ class Standstill(Struct, frozen=True, rename="camel"):
         return f"{self.reason}: {self.message}" if self.message else self.reason
 
 
-class CanaryState(Struct, frozen=True):
-    waiting: Standstill | None = None
-    terminated: Standstill | None = None
-
-
 class CanaryContainer(Struct, frozen=True):
-    state: CanaryState = CanaryState()
+    state: dict[str, Standstill] = field(default_factory=dict)
+    """By its name: `waiting`, `running` or `terminated`."""
 
 
-class CanaryStatus(Struct, frozen=True, rename="camel"):
+class CanaryStatus(Standstill, frozen=True):
     phase: str = ""
-    reason: str = ""
-    message: str = ""
     container_statuses: list[CanaryContainer] = field(default_factory=list)
 
 
@@ -274,19 +268,19 @@ class CanaryPod(NamedObject, frozen=True):
 
     status: CanaryStatus = field(default_factory=CanaryStatus)
 
-    @property
-    def state(self) -> CanaryState:
-        return next((each.state for each in self.status.container_statuses), CanaryState())
+    def state(self, name: str) -> Standstill | None:
+        """Why its container is `waiting`, or `terminated`; None where it is not."""
+        return next((each.state.get(name) for each in self.status.container_statuses), None)
 
     @property
     def stuck(self) -> bool:
         """Whether the kubelet reports why the container can't start; some of these it retries."""
-        waiting = self.state.waiting
+        waiting = self.state("waiting")
         return waiting is not None and waiting.reason in _IMAGE_REASONS | _REFUSED_REASONS
 
     @property
     def over(self) -> bool:
-        return self.state.terminated is not None or self.status.phase in ("Succeeded", "Failed")
+        return self.state("terminated") is not None or self.status.phase in ("Succeeded", "Failed")
 
 
 CANARIES: Final = Kind("v1", "Pod", "pods", CanaryPod, namespaced=True)
@@ -309,7 +303,7 @@ async def _land(api: Cluster, namespace: str, bound: Pod) -> Verdict:
         gone = "the canary was deleted by somebody else before it reported"
         return "", [Finding(UNTESTED, gone, "run doctor again")]
     events: list[Event] = []
-    if not seen.state.terminated:
+    if not seen.state("terminated"):
         with suppress(ApiError):  # events only add detail
             events = await api.list(EVENTS, namespace=namespace, field_selector=f"involvedObject.name={name}")
     said = f"a container on {bound.node} opened the GPU of its group, and sees no other"
@@ -318,7 +312,7 @@ async def _land(api: Cluster, namespace: str, bound: Pod) -> Verdict:
 
 def judge_container(seen: CanaryPod, given: Devices, events: Sequence[Event] = ()) -> list[Finding]:
     """What keeps the GPU from the container of a bound pod; no finding where it opened just those it was given."""
-    ended, waiting, mark = seen.state.terminated, seen.state.waiting, UNTESTED
+    ended, waiting, mark = seen.state("terminated"), seen.state("waiting"), UNTESTED
     failed = next((each.message for each in events if each.reason == "FailedCreatePodSandBox"), "")
     if ended and ended.reason in _NEVER_STARTED:
         return [_refused(seen, ended.message or ended.reason)]
