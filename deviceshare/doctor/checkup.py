@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 
 from deviceshare.doctor import admission, canary, handover, installation, nodes
 from deviceshare.doctor.findings import Check, check, checked
-from deviceshare.doctor.kinds import is_gated
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.kube.api import Api
@@ -23,10 +22,8 @@ async def look(
     yield await checked("CRDs", "CRDs", installation.examine_definitions(api))
     yield await checked("your rights", "what you may do", installation.examine_person(api))
     ours = await installation.installation(api, release)
-    early = None
     if ours.deployment is None:  # It may run by other means, and what it does to a pod shows how.
-        early = await admission.dry_run(api, namespace)
-        ours = ours._replace(gated=is_gated(early))
+        ours = ours._replace(sample=await admission.dry_run(api, namespace))
     yield await checked("its rights", f"what {ours.user} may do", installation.examine_own(api, ours))
     yield await checked("replicas", f"what runs in {release}", installation.examine_replicas(api, ours))
     yield await checked("scheduler", "kube-scheduler's configuration", installation.examine_scheduler(api, ours))
@@ -34,7 +31,7 @@ async def look(
     yield await checked(mode, mode, admission.examine(api, ours, mode))
     said = f"a pod sent to {namespace} as a dry run came back with the group's variables"
     # Only now: replicas that were starting have been waited for.
-    answer = early or await admission.dry_run(api, namespace)
+    answer = ours.sample or await admission.dry_run(api, namespace)
     yield check("injection", said, admission.judge_injection(answer, namespace, release))
     labelled = GuardedCluster(api, PodGuard(()), SharingLabels.written(ours.flag("shared-node-labels") or ""))
     yield await checked("objects", "objects", nodes.examine_objects(labelled))

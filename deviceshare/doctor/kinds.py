@@ -114,8 +114,8 @@ class Installation(NamedTuple):
     """Their DaemonSet."""
     unseen: ApiError | None = None
     """Why one of the two may be there all the same."""
-    gated: bool = False
-    """Whether a pod of a group comes with our scheduling gate, where no Deployment says so."""
+    sample: Pod | ApiError | None = None
+    """What came of a pod of a group, created as a dry run, where no Deployment says how pods are placed."""
 
     def container(self, name: str) -> WorkContainer | None:
         every = self.deployment.containers if self.deployment else ()
@@ -134,12 +134,8 @@ class Installation(NamedTuple):
     @property
     def by_gates(self) -> bool:
         """Whether it places pods behind scheduling gates, without a kube-scheduler of its own."""
-        return self.gated or self.flag("placement") == GATES
-
-
-def is_gated(answer: Pod | ApiError) -> bool:
-    """Whether a pod that was created as a dry run got our scheduling gate."""
-    return isinstance(answer, Pod) and contract.PLACEMENT_GATE in {gate.name for gate in answer.spec.scheduling_gates}
+        gates = self.sample.spec.scheduling_gates if isinstance(self.sample, Pod) else ()
+        return self.flag("placement") == GATES or contract.PLACEMENT_GATE in {gate.name for gate in gates}
 
 
 class ConfigMap(NamedObject, frozen=True):

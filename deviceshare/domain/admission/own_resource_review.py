@@ -132,15 +132,13 @@ ADMINISTRATORS: Final = "system:masters"
 """The group that may do anything, whatever RBAC says."""
 
 
-def review_report(old: Object, new: Object, node: str, *, named: bool = False) -> str:
+def review_report(old: Object, new: Object, node: str) -> str:
     """Why an agent may not change a NodeDevices in this way, or "".
 
     `node` is the node that its token is bound to; "" where tokens name none, before Kubernetes 1.30. Policies, which
-    only later releases have, refuse those (`named`).
+    only later releases have, refuse those.
     """
     name = (new.get("metadata") or {}).get("name", "")
-    if named and not node:
-        return "an agent reports with the token of its pod, which names its node, and this token names none"
     if node and node != name:
         return f"the agent on node {node} may report on its own node only, not on {name!r}"
     changed = _changed(old, new, "hardware")

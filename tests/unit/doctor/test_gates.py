@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from charts import helm
 from deviceshare.doctor import canary, installation, nodes
 from deviceshare.doctor.findings import PROBLEM, Finding
-from deviceshare.doctor.kinds import Installation, Rollout, is_gated
+from deviceshare.doctor.kinds import Installation, Rollout
 from deviceshare.domain import contract
 from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
@@ -39,15 +39,16 @@ def test_the_mode_is_read_from_deviceshares_own_deployment() -> None:
 
 def test_the_mode_is_read_from_a_pod_where_no_deployment_says_it() -> None:
     """deviceshare may run by other means."""
-    assert Installation(RELEASE, gated=is_gated(gated(sent(), OURS))).by_gates
-    assert not is_gated(sent())
-    assert not is_gated(Forbidden("pods is forbidden"))
+    assert Installation(RELEASE, sample=gated(sent(), OURS)).by_gates
+    assert not Installation(RELEASE, sample=sent()).by_gates
+    assert not Installation(RELEASE, sample=Forbidden("pods is forbidden")).by_gates
 
 
 def test_the_rights_that_it_needs_are_those_that_the_chart_grants() -> None:
     """A scheduler's are not among them."""
     needed = {
-        (each.verb, each.resource, each.subresource) for each in installation.needed(Installation(RELEASE, gated=True))
+        (each.verb, each.resource, each.subresource)
+        for each in installation.needed(Installation(RELEASE, sample=gated(sent(), OURS)))
     }
     assert ("patch", "nodes", "status") in needed
     assert ("create", "pods", "binding") not in needed

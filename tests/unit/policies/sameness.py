@@ -215,10 +215,12 @@ def _in_schema(allowed: AllowedNamespaces) -> bool:
 
 
 def reported_the_same(old: Mapping[str, Any], new: Mapping[str, Any], node: str) -> None:
-    """Asserts that a write of an agent is judged alike."""
+    """Asserts that a write of an agent is judged alike; of a token without a node, that the policy alone refuses it."""
     extra = {"authentication.kubernetes.io/node-name": [node]} if node else {}
     request = a_request("UPDATE", "status", old=_plain(old), new=_plain(new), user=contract.AGENT_IDENTITY, extra=extra)
-    assert _of("deviceshare-node-devices").refusal(request) == review_report(_plain(old), _plain(new), node, named=True)
+    unnamed = "an agent reports with the token of its pod, which names its node, and this token names none"
+    expected = review_report(_plain(old), _plain(new), node) if node else unnamed
+    assert _of("deviceshare-node-devices").refusal(request) == expected
 
 
 def repaired_the_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
