@@ -7,7 +7,8 @@
 - the chart's copy of the CRDs, from manifests/crds (a chart is installed without the repository around it);
 - the tables of the admission policies (policies.py);
 - values.schema.json and the table of values in the chart's README, from values.yaml;
-- manifests/webhooks.yaml and policies.yaml, which doctor compares with the cluster's, from the chart.
+- manifests/webhooks.yaml and policies.yaml, which doctor compares with the cluster's, from the chart;
+- manifests/rights.yaml, what the chart grants deviceshare, which doctor asks the cluster about.
 
 install.yaml, for people without Helm, is part of a release and not of the repository; with a file's name it is written.
 """
@@ -16,9 +17,12 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import yaml
 
 from charts import helm, policies, values
+from deviceshare.doctor.installation import ROLES
 from deviceshare.domain import vendors
 from deviceshare.domain.wording import listed
 
@@ -62,6 +66,7 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield ROOT / "manifests/webhooks.yaml", _of("templates/webhooks/", _WEBHOOKS_HEAD, webhooks)
     policies_ = helm.render_files({"admission": "policies", **agents}, helm.WITH_POLICIES)
     yield ROOT / "manifests/policies.yaml", _of("templates/policies/", _POLICIES_HEAD, policies_)
+    yield ROOT / "manifests/rights.yaml", _rights()
 
 
 _WITHOUT_CONDITIONS: Final = "1.27.0"
@@ -78,6 +83,43 @@ _POLICIES_HEAD: Final = """\
 # (manifests/webhooks.yaml) where the API server serves MutatingAdmissionPolicy v1: Kubernetes 1.36 and later.
 # Generated: python -m charts.generate
 """
+
+
+_RIGHTS_HEAD: Final = """\
+# What the chart grants deviceshare: by role of a replica, and by setting, the rules of RBAC that come with it.
+# `namespaced`: in deviceshare's own namespace alone. Generated: python -m charts.generate
+"""
+_HOLDS: Final = {"dra": {"holds": True}}
+_BEFORE_DRA: Final = "1.31.0"
+_BY_SETTING: Final[Mapping[str, tuple[dict[str, Any], dict[str, Any], str]]] = {
+    "dra": ({}, {}, _BEFORE_DRA),
+    "preemption": ({}, {"preemption": True}, helm.CURRENT),
+    "scaling-pods": ({}, {"autoscaling": {"scalingPods": True}}, helm.CURRENT),
+    "dra-holds": ({}, _HOLDS, helm.CURRENT),
+    "dra-handover": (_HOLDS, {"dra": {"holds": True, "handover": True}}, helm.CURRENT),
+    "gates": ({}, {"placement": "gates"}, helm.CURRENT),
+}
+"""The chart's values without it and with it, and the version of Kubernetes without it."""
+
+
+def _rights() -> str:
+    found = {role: {"always": rules} for role, rules in _rules({}, _BEFORE_DRA).items()}
+    for setting, (without, with_it, version) in _BY_SETTING.items():
+        before = _rules(without, version)
+        for role, rules in _rules(with_it).items():
+            if more := [rule for rule in rules if rule not in before[role]]:
+                found[role][setting] = more
+    return _RIGHTS_HEAD + yaml.safe_dump(found, sort_keys=False, default_flow_style=None, width=1000)
+
+
+def _rules(values: dict[str, Any], version: str = helm.CURRENT) -> dict[str, list[helm.Json]]:
+    found: dict[str, list[helm.Json]] = {}
+    for each in helm.render({"preemption": False, **values}, version):
+        role = each["metadata"]["name"].removeprefix("deviceshare").lstrip("-") or "replica"
+        if each["kind"] in ("ClusterRole", "Role") and role in ("replica", *ROLES):
+            where = {"namespaced": True} if each["kind"] == "Role" else {}
+            found.setdefault(role, []).extend({**rule, **where} for rule in each["rules"])
+    return found
 
 
 def _of(folder: str, head: str, files: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).parent
 
 
 def manifests() -> Path:
-    """The directory of what a cluster needs: `crds/`, `webhooks.yaml`, `policies.yaml`."""
+    """The directory of what a cluster needs: `crds/`, `webhooks.yaml`, `policies.yaml`, `rights.yaml`."""
     return _find("manifests")
 
 

@@ -4,12 +4,13 @@ deviceshare writes no node into a pod (decision 10), so a scheduler that samples
 group's home, and one that evicts pods without asking it evicts them for nothing.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import product
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from deviceshare import assets
 from deviceshare.doctor import kinds
@@ -18,7 +19,7 @@ from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Ver
 from deviceshare.doctor.kinds import Attributes, Installation, Rollout, SchedulerPod, are_granted
 from deviceshare.domain import contract, wording
 from deviceshare.kube.api import Api
-from deviceshare.kube.definitions import CRD_GROUP, CRDS, DEFINITIONS, Crd, shipped_definitions
+from deviceshare.kube.definitions import CRDS, Crd, shipped_definitions
 from deviceshare.loops.kinds import DRA_GROUP, DRA_VERSIONS, LEASES
 from deviceshare.loops.leadership import LEASE_NAME
 from deviceshare.loops.ports import ApiError, Cluster, Kind, NotFound
@@ -144,72 +145,43 @@ async def _renewed(api: Cluster, name: str, namespace: str) -> bool | None:
 # https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
 
 ROLES: Final = ("controller", "extender", "webhook")
-_OURS, _ADMISSION = contract.API_GROUP, "admissionregistration.k8s.io"
-_CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
-_CLAIM_STATUS = ("resourceclaims/status", "resourceclaims/binding")
-
-
-def _each(group: str, resources: Iterable[str], verbs: Iterable[str], **more: str) -> Iterator[Attributes]:
-    for resource in resources:
-        plain, _, sub = resource.partition("/")
-        for verb in verbs:
-            yield Attributes(verb, group, plain, sub, **more)
-
-
 PERSON: Final = (
-    *_each(_OURS, ["shareddevicegroups"], ["list", "create", "delete"]),
-    *_each(_OURS, ["nodedevices"], ["list"]),
-    *_each("", ["nodes", "pods"], ["list"]),
+    *(Attributes(verb, contract.API_GROUP, "shareddevicegroups") for verb in ("list", "create", "delete")),
+    Attributes("list", contract.API_GROUP, "nodedevices"),
+    *(Attributes("list", "", resource) for resource in ("nodes", "pods")),
 )
 """The rights that a person needs for deviceshare's commands."""
 
 
+class Rule(Struct, frozen=True, rename="camel"):
+    """https://kubernetes.io/docs/reference/access-authn-authz/rbac/#role-and-clusterrole"""
+
+    api_groups: list[str]
+    resources: list[str]
+    verbs: list[str]
+    resource_names: list[str] = field(default_factory=lambda: [""])
+    namespaced: bool = False
+
+
 def needed(ours: Installation, *, dra: bool = False) -> list[Attributes]:
-    """The rights that deviceshare with these flags needs, as in the chart's templates/rbac/; `dra`: whether served."""
-    namespace, roles = ours.namespace, (ours.flag("roles") or ",".join(ROLES)).split(",")
-    holds = ours.flag("dra-holds") == "on"
-    rights = [
-        *_each(_OURS, ["shareddevicegroups", "nodedevices", "devicequotas"], ["list", "watch"]),
-        *_each("", ["nodes", "pods", "namespaces"], ["list", "watch"]),
-        *(right for crd in DEFINITIONS for right in _each(CRD_GROUP, [CRDS.plural], ["list", "watch"], name=crd)),
-        *_each("", ["pods"], ["delete"]),
-        *_each("", ["events"], ["get", "create", "patch"]),
+    """The rights that deviceshare with these flags needs, which the chart grants; `dra`: whether served."""
+    roles = {"replica", *(ours.flag("roles") or ",".join(ROLES)).split(",")}
+    if ours.by_gates:
+        roles.discard("extender")
+    if ours.deployment and ours.flag("ca-secret") is None:
+        roles.discard("webhook")  # the CA isn't its own
+    settings = {name: ours.flag(name) == "on" for name in ("scaling-pods", "dra-holds", "dra-handover")}
+    settings |= {"always": True, "preemption": ours.flag("preemption") != "off", "gates": ours.by_gates, "dra": dra}
+    text = (assets.manifests() / "rights.yaml").read_bytes()
+    granted = msgspec.yaml.decode(text, type=dict[str, dict[str, list[Rule]]])
+    rules = [
+        r for role, each in granted.items() if role in roles for s, its in each.items() if settings[s] for r in its
     ]
-    if "controller" in roles or "extender" in roles:
-        rights += _each(_OURS, ["devicequotas"], ["get"])
-        rights += _each(_OURS, ["devicequotas/status"], ["patch"])
-    if "controller" in roles:
-        rights += _each(_OURS, ["shareddevicegroups"], ["get", "patch"])
-        rights += _each(_OURS, ["nodedevices"], ["get", "create", "patch", "delete"])
-        rights += _each(_OURS, ["shareddevicegroups/status", "nodedevices/status"], ["patch"])
-        rights += _each("", ["nodes", "pods"], ["get"])
-        rights += _each("", ["pods", "pods/status"], ["patch"])
-        rights += _each("", ["pods/eviction"] if ours.flag("preemption") != "off" else [], ["create"])
-        rights += _each("", ["resourcequotas"], ["list"])
-        rights += _each("", ["pods"] if ours.flag("scaling-pods") == "on" else [], ["create"], namespace=namespace)
-        if holds:
-            rights += _each(DRA_GROUP, ["resourceclaims"], ["create", "patch", "delete"], namespace=namespace)
-            rights += _each(DRA_GROUP, _CLAIM_STATUS, ["patch"], namespace=namespace)
-            rights += _each("", ["pods"], ["create", "delete"], namespace=namespace)
-        if ours.flag("dra-handover") == "on":
-            rights += _each(DRA_GROUP, ["resourceclaims"], ["get", "create", "patch", "delete"])
-            rights += _each(DRA_GROUP, _CLAIM_STATUS, ["patch"])
-        rights += _each("batch", ["jobs"], ["get"])
-        rights += _each(DRA_GROUP, ["resourceslices", "resourceclaims"] if dra else [], ["list", "watch"])
-        rights += _each("coordination.k8s.io", ["leases"], ["get", "patch"], namespace=namespace, name=contract.NAME)
-        rights += _each("coordination.k8s.io", ["leases"], ["create"], namespace=namespace)
-    if "controller" in roles and ours.by_gates:
-        rights += _each("", ["nodes/status"], ["patch"])
-    if "extender" in roles and not ours.by_gates:
-        rights += _each(_OURS, ["nodedevices"], ["get"])
-        rights += _each(_OURS, ["nodedevices", "shareddevicegroups/status"], ["patch"])
-        rights += _each("", ["pods/binding"], ["create"])
-        rights += _each("", ["pods"], ["get"])
-        rights += _each(DRA_GROUP, ["resourceclaims"] if holds else [], ["list"], namespace=namespace)
-    if "webhook" in roles and (ours.deployment is None or ours.flag("ca-secret") is not None):  # the CA is its own
-        rights += _each(_ADMISSION, _CONFIGURATIONS, ["get", "patch"], name=contract.NAME)
-        rights += _each("", ["secrets"], ["get", "patch"], namespace=namespace, name=f"{contract.NAME}-ca")
-        rights += _each("", ["secrets"], ["create"], namespace=namespace)
+    rights = (
+        Attributes(verb, group, *resource.partition("/")[::2], ours.namespace if rule.namespaced else "", name)
+        for rule in rules
+        for group, resource, verb, name in product(rule.api_groups, rule.resources, rule.verbs, rule.resource_names)
+    )
     return list(dict.fromkeys(rights))
 
 
