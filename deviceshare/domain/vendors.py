@@ -190,15 +190,11 @@ def known_resources() -> list[str]:
     return [vendor.resource for vendor in VENDORS]
 
 
+@lru_cache(maxsize=1024)
 def vendor_of(resource: str) -> Vendor | None:
     """The vendor of a device resource, or None when deviceshare does not know the resource."""
-    return _vendor_of(resource, VENDORS)
-
-
-@lru_cache(maxsize=1024)
-def _vendor_of(resource: str, table: tuple[Vendor, ...]) -> Vendor | None:
     # Every device of a large cluster is asked for its vendor many times, and resources are few.
-    return next((vendor for vendor in table if vendor.supplies(resource)), None)
+    return next((vendor for vendor in VENDORS if vendor.supplies(resource)), None)
 
 
 def vendors_of(resources: Iterable[str]) -> list[Vendor]:
