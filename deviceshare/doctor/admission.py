@@ -34,6 +34,7 @@ _INJECTING: Final = "mutate-pods.deviceshare.io"
 OF_AGENTS: Final = "validate-node-devices.deviceshare.io"
 """A webhook that is needed only where agents run."""
 _POLICY_OF_AGENTS: Final = "deviceshare-node-devices"
+"""A policy that is needed only where agents run."""
 _BYPASSES: Final = "deviceshare-bypasses"
 """By its setting it warns or denies."""
 _UNINJECTED, _CHANGED = "pods of groups get no devices", "anybody may change their devices"
@@ -44,10 +45,11 @@ _WITHOUT: Final = {
     "deviceshare-pods": _CHANGED,
     _BYPASSES: "nobody is told of ways around the hand-over of devices",
     "deviceshare-groups": "groups are deleted while pods use them",
-    _POLICY_OF_AGENTS: "an agent may write what other nodes have",
     "deviceshare-ledger-deletions": "a NodeDevices with claims can be deleted, and is gone with the last of these",
+    _POLICY_OF_AGENTS: "an agent may write what other nodes have",
 }
-"""What is so where one of the policies isn't in force."""
+"""deviceshare's own policies, and what is so where one of them isn't in force."""
+POLICIES: Final = {name: kinds.MUTATING if "-mutate-" in name else kinds.VALIDATING for name in _WITHOUT}
 _ALONE: Final = {
     OF_AGENTS: "an agent may write what other nodes have, and people with deviceshare-recover misreport devices",
     "mutate-groups.deviceshare.io": _LATE,
@@ -152,7 +154,7 @@ async def _policies(api: Cluster, ours: Installation) -> list[Finding]:
     ignored = _ignored(ours)
     version = ours.deployment.metadata.labels.get(_VERSION, "") if ours.deployment else ""
     findings: list[Finding] = []
-    for name, pair in kinds.POLICIES.items():
+    for name, pair in POLICIES.items():
         if name == _POLICY_OF_AGENTS and not ours.agents:
             continue
         try:
@@ -180,7 +182,7 @@ async def _policies(api: Cluster, ours: Installation) -> list[Finding]:
 async def _left_policies(api: Cluster) -> list[Finding]:
     """Policies that review pods where webhooks do; a person who may not see that is told of the webhooks already."""
     findings = []
-    for name, pair in kinds.POLICIES.items():
+    for name, pair in POLICIES.items():
         found, _ = await seen(api, pair.bindings, name)
         if found:
             delete = f"kubectl delete {pair.bindings.plural},{pair.policies.plural} {name}"
@@ -272,7 +274,7 @@ def judge_injection(answer: Pod | ApiError, namespace: str, release: str) -> lis
     elif "deviceshare.io" in said and "denied the request" in said:
         what = f"the mutating webhook is not called, the validating one is: {said}"
         cure = f"kubectl get mutatingwebhookconfiguration {contract.NAME} -o yaml"
-    elif any(f"olicy '{name}'" in said for name in kinds.POLICIES):  # "ValidatingAdmissionPolicy '…'", "policy '…'"
+    elif any(f"olicy '{name}'" in said for name in POLICIES):  # "ValidatingAdmissionPolicy '…'", "policy '…'"
         what = f"a pod of a group is refused, though it is one that should be injected: {said}"
         cure = "kubectl get mutatingadmissionpolicies,mutatingadmissionpolicybindings -o yaml"
     elif "cannot create resource" in said:

@@ -223,16 +223,6 @@ def _kinds(does: str) -> PolicyKinds:
 
 MUTATING: Final = _kinds("Mutating")
 VALIDATING: Final = _kinds("Validating")
-POLICIES: Final[Mapping[str, PolicyKinds]] = {
-    "deviceshare-mutate-pods": MUTATING,
-    "deviceshare-mutate-groups": MUTATING,
-    "deviceshare-pods": VALIDATING,
-    "deviceshare-bypasses": VALIDATING,
-    "deviceshare-groups": VALIDATING,
-    "deviceshare-ledger-deletions": VALIDATING,
-    "deviceshare-node-devices": VALIDATING,
-}
-"""deviceshare's own; the last is needed only where agents run."""
 
 
 async def find(cluster: Cluster, kind: Kind[T], name: str, namespace: str = "") -> T | None:

@@ -9,10 +9,11 @@ import pytest
 from charts import helm
 from deviceshare import __version__
 from deviceshare.doctor import admission, findings, installation
+from deviceshare.doctor.admission import POLICIES
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Check
 from deviceshare.doctor.kinds import Installation, Rollout
 from deviceshare.kube.connection import Unserved
-from deviceshare.loops.kinds import POLICIES, WEBHOOK_CONFIGURATIONS
+from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.ports import ApiError, Forbidden, Kind, NotFound
 
 Json = dict[str, Any]
