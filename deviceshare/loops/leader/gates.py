@@ -124,12 +124,9 @@ class Placer:
         for key in [pod.metadata.key for pod in in_turn(self._context.index.gated)]:
             await asyncio.sleep(0)  # the mirrors, the webhooks and the probes go on meanwhile
             pod = self._context.pods.get(key)
-            if (
-                pod is None
-                or not pod.awaits_placement
-                or pod.metadata.deletion_timestamp
-                or self._occupancy.assumed(pod)
-            ):
+            if pod is None or not pod.awaits_placement or pod.metadata.deletion_timestamp:
+                continue
+            if self._occupancy.assumed(pod):
                 continue
             waits = True
             if (after := self._failed.until(pod.metadata.uid)) > now:
