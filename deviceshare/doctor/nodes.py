@@ -23,7 +23,7 @@ from deviceshare.domain.placement.holds import not_held
 from deviceshare.domain.placement.inventory import KEPT_OUT, take
 from deviceshare.domain.placement.join_obstacles import UnreadableObject, claimed_twice, request_of, unreadable
 from deviceshare.domain.placement.ledger_budget import BUDGET, crowding
-from deviceshare.domain.placement.node_choice import barred, ruled_out
+from deviceshare.domain.placement.node_choice import ruled_out
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS, SHARED_NODES
 from deviceshare.loops.ports import ApiError, Cluster, Kind
 
@@ -251,18 +251,18 @@ def judge_waiting(
         fleet.set_node(node.metadata.name, node)
     for ledger in ledgers:
         fleet.set_ledger(ledger.node, ledger)
-    found, lines = [], defaultdict[str, list[Pod]](list)
+    found, lines = dict[str, Reason](), defaultdict[str, list[Pod]](list)
     for group in groups:
-        found += barred(fleet, group, [pod for pod in pods if pod.group == group.name])
+        found |= ruled_out(fleet, group.request, [pod for pod in pods if pod.group == group.name])
     for pod in pods:
         if pod.pending and not pod.group:
             lines[pod.queue_key].append(pod)
     for mine in lines.values():
         if request := request_of(mine[0], None):
-            found += ruled_out(fleet, request, mine)
+            found |= ruled_out(fleet, request, mine)
     alike: defaultdict[Reason, list[str]] = defaultdict(list)
-    for each in found:
-        alike[each.reason].append(each.pod.metadata.key)
+    for key, why in found.items():
+        alike[why].append(key)
     return [
         Finding(WARNING, f"{listed(keys)} can't be bound: {reason.text}", reason.cure) for reason, keys in alike.items()
     ]

@@ -33,7 +33,7 @@ from deviceshare.domain.placement.handover import handover_fault
 from deviceshare.domain.placement.holds import not_held, taken_by_others
 from deviceshare.domain.placement.inventory import Offer, take
 from deviceshare.domain.placement.join_obstacles import claimed_twice, ledger_fault, node_fault, recreating
-from deviceshare.domain.placement.node_choice import Barred, barred, is_lost, left_behind, moves, outsiders
+from deviceshare.domain.placement.node_choice import BarredPods, is_lost, left_behind, moves, outsiders, ruled_out
 from deviceshare.domain.placement.replacement import is_current
 from deviceshare.domain.wording import listed
 
@@ -189,12 +189,11 @@ def bound(
     """
     # Most pods of a bound group have a node, and nothing more needs to be asked of these.
     pending = [pod for pod in pods if not pod.spec.node_name and pod.pending]
-    outside = outsiders(fleet, group, pending) if pending else []
-    strangers = {each.pod.metadata.key for each in outside}
+    outside = outsiders(fleet, group, pending) if pending else {}
     if group.node:
         reason = _holds(group, selected_devices(group, fleet.ledger(group.node)) if devices is None else devices)
     else:
-        mine = [pod for pod in pending if pod.metadata.key not in strangers]
+        mine = [pod for pod in pending if pod.metadata.key not in outside]
         reason = (waits or WaitingReasons(fleet)).of_group(group, mine) or _nobody_asks(group)
     unable = _unable(fleet, group, pending, outside) if pending else ""
     return replace(reason, details=(*reason.details, f"pod {unable}")) if unable else reason
@@ -206,11 +205,10 @@ def cannot_join(fleet: Fleet, group: Group, pods: Collection[Pod]) -> str:
     return _unable(fleet, group, pending, outsiders(fleet, group, pending)) if pending else ""
 
 
-def _unable(fleet: Fleet, group: Group, pending: Collection[Pod], outside: Collection[Barred]) -> str:
-    strangers = {each.pod.metadata.key for each in outside}
-    found = [*(each for each in barred(fleet, group, pending) if each.pod.metadata.key not in strangers), *outside]
-    names = listed((each.pod.metadata.key for each in found), most=1)
-    return f"{names} can't join it: {found[0].reason}" if found else ""
+def _unable(fleet: Fleet, group: Group, pending: Collection[Pod], outside: BarredPods) -> str:
+    found = {key: why for key, why in ruled_out(fleet, group.request, pending).items() if key not in outside}
+    found |= outside
+    return f"{listed(found, most=1)} can't join it: {next(iter(found.values()))}" if found else ""
 
 
 def _holds(group: Group, devices: dict[str, str]) -> Reason:

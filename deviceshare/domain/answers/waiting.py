@@ -13,15 +13,13 @@ from msgspec.structs import replace
 
 from deviceshare.domain.answers.device_parts import named, sharing
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.nodes import admits, untolerated
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import POD, Request, ShareRequest, in_gib
-from deviceshare.domain.placement import join_obstacles
+from deviceshare.domain.placement import join_obstacles, node_choice
 from deviceshare.domain.placement.device_states import SERVES_GROUPS, SERVES_SHARES, DeviceState, Use, held_by, numbers
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, missing, pod_obstacle, request_of
-from deviceshare.domain.placement.node_choice import ruled_out
 from deviceshare.domain.placement.shapes import NodeLists, Stamp
 from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
@@ -139,7 +137,7 @@ class WaitingReasons:
     def _of_alike(self, pods: list[Pod], group: Group | None, bound: Reason | None) -> Iterable[tuple[Pod, Reason]]:
         """Of a hundred pods that want the same most wait for the same, which is reasoned once."""
         first = request_of(pods[0], group)
-        vain = {each.pod.metadata.key: each.reason for each in ruled_out(self._fleet, first, pods)} if first else {}
+        vain = node_choice.ruled_out(self._fleet, first, pods) if first else {}
         known: dict[tuple[Reason | None, str], Reason] = {}
         for pod in pods:
             request = request_of(pod, group)
@@ -204,19 +202,8 @@ def scheduler_said(pod: Pod) -> Reason | None:
 
 def unusable(fleet: Fleet, name: str, pod: Pod | None = None) -> Reason | None:
     """Why nobody, or not this pod, gets devices on the node, whatever is free there; by kube-scheduler's rules, too."""
-    if obstacle := fleet.obstacle(name):
-        return obstacle
-    if (node := fleet.node(name)) is None:
-        return None
-    if not node.ready:
-        return Reason(ReasonKind.NODE_NOT_READY, "the node is not Ready", f"repair it (kubectl describe node {name})")
-    if node.spec.unschedulable:
-        return Reason(ReasonKind.NODE_CORDONED, "the node is cordoned", f"kubectl uncordon {name}")
-    if pod and (taint := untolerated(node.spec.taints, pod.spec.tolerations)):
-        return Reason(ReasonKind.NODE_TAINTED, f"the pod doesn't tolerate the node's taint {taint}")
-    if pod and not admits(pod.spec.node_selector, pod.spec.affinity, node):
-        return Reason(ReasonKind.NODES_RULED_OUT, "the pod's node selector or affinity rules the node out")
-    return None
+    obstacle, node = fleet.obstacle(name), fleet.node(name)
+    return obstacle or (node_choice.unusable(node, pod) if node else None)
 
 
 def too_large(fleet: Fleet, request: Request) -> Reason | None:

@@ -32,22 +32,14 @@ _OWN = "the pod's own nodeSelector or node affinity"
 _CHANGE = "change these in what creates the pod and recreate it"
 
 
-class Barred(NamedTuple):
-    """One such pod, and why."""
-
-    pod: Pod
-    reason: Reason
+BarredPods = Mapping[str, Reason]
+"""By pod, `namespace/name`, in the order of their names: why it waits in vain."""
 
 
-def barred(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
-    """The pods that name the group and wait in vain, in the order of their names."""
-    return ruled_out(fleet, group.request, pods)
-
-
-def ruled_out(fleet: Fleet, request: Request, pods: Iterable[Pod]) -> list[Barred]:
-    """The pods for which there is no room for what is requested, in the order of their names."""
+def ruled_out(fleet: Fleet, request: Request, pods: Iterable[Pod]) -> BarredPods:
+    """The pods for which there is no room for what is requested."""
     picky = [pod for pod in pods if pod.pending and (pod.spec.node_selector or pod.spec.affinity)]
-    places, left, found = cache(partial(_places, fleet, request)), MOST_COMPARED, []
+    places, left, found = cache(partial(_places, fleet, request)), MOST_COMPARED, dict[str, Reason]()
     reasons: dict[bytes, Reason | None] = {}  # by what pods ask for: those of a Deployment ask for the same
     for pod in sorted(picky, key=lambda pod: pod.metadata.key):
         selector, affinity = pod.spec.node_selector, pod.spec.affinity
@@ -60,14 +52,14 @@ def ruled_out(fleet: Fleet, request: Request, pods: Iterable[Pod]) -> list[Barre
             why = Reason(ReasonKind.NODES_RULED_OUT, f"{requirement} rules out {what}", cure)
             reasons[asked] = why if nodes and all(bars) else None
         if reason := reasons[asked]:
-            found.append(Barred(pod, reason))
+            found[pod.metadata.key] = reason
     return found
 
 
-def outsiders(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
-    """The pods that name the group and wait because it takes none of their namespace, in the order of their names."""
-    found = ((pod, fleet.namespaces.obstacle(group, pod.metadata.namespace)) for pod in pods if pod.pending)
-    return [Barred(pod, reason) for pod, reason in sorted(found, key=lambda each: each[0].metadata.key) if reason]
+def outsiders(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> BarredPods:
+    """The pods that name the group and wait because it takes none of their namespace."""
+    pending = sorted((pod.metadata.key, pod.metadata.namespace) for pod in pods if pod.pending)
+    return {key: reason for key, name in pending if (reason := fleet.namespaces.obstacle(group, name))}
 
 
 def _places(fleet: Fleet, request: Request, now: bool) -> tuple[list[Node], str]:
@@ -128,14 +120,21 @@ def leaves_cordoned(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> bool:
         return False
     fits = fleet.shared_nodes(fleet.situations.overview(group.request._replace(node="")).fits.names)
     asked = {msgspec.json.encode((p.spec.node_selector, p.spec.affinity, p.spec.tolerations)): p for p in able}
-    return any(usable(node, pod) for pod in [*asked.values()][:_MOST_ASKED] for node in fits)
+    return any(not unusable(node, pod) for pod in [*asked.values()][:_MOST_ASKED] for node in fits)
 
 
-def usable(node: Node, pod: Pod) -> bool:
-    """Whether the pod may be scheduled to the node, whatever is free there."""
-    taint = untolerated(node.spec.taints, pod.spec.tolerations)
-    fits = taint is None and admits(pod.spec.node_selector, pod.spec.affinity, node)
-    return fits and node.ready and not node.spec.unschedulable
+def unusable(node: Node, pod: Pod | None = None) -> Reason | None:
+    """Why no pod, or not this one, may be scheduled to the node, whatever is free there."""
+    name = node.metadata.name
+    if not node.ready:
+        return Reason(ReasonKind.NODE_NOT_READY, "the node is not Ready", f"repair it (kubectl describe node {name})")
+    if node.spec.unschedulable:
+        return Reason(ReasonKind.NODE_CORDONED, "the node is cordoned", f"kubectl uncordon {name}")
+    if pod and (taint := untolerated(node.spec.taints, pod.spec.tolerations)):
+        return Reason(ReasonKind.NODE_TAINTED, f"the pod doesn't tolerate the node's taint {taint}")
+    if pod and not admits(pod.spec.node_selector, pod.spec.affinity, node):
+        return Reason(ReasonKind.NODES_RULED_OUT, "the pod's node selector or affinity rules the node out")
+    return None
 
 
 # A pod's node affinity, tightened to one node: the change that a lifted scheduling gate comes with (decision 16).

@@ -19,7 +19,7 @@ from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import counted_only
-from deviceshare.domain.placement.node_choice import usable
+from deviceshare.domain.placement.node_choice import unusable
 
 MOST_VICTIMS: Final = 32
 """Of one pod; where more would have to go, nobody does."""
@@ -87,7 +87,7 @@ def priority_of(pod: Pod) -> int:
 
 def fits_somewhere(fleet: Fleet, pod: Pod, request: Request) -> bool:
     """Whether a node that the pod may go to has what it needs now: it waits for something else, or not for long."""
-    return any(usable(node, pod) for node in fleet.shared_nodes(fleet.fitting(request)))
+    return any(not unusable(node, pod) for node in fleet.shared_nodes(fleet.fitting(request)))
 
 
 def make_room(fleet: Fleet, pod: Pod, request: Request, holders: Holders) -> Steps[MadeRoom | None]:
@@ -97,7 +97,7 @@ def make_room(fleet: Fleet, pod: Pod, request: Request, holders: Holders) -> Ste
     best: MadeRoom | None = None
     selector, home = request.node_selector.items(), fleet.home(request)
     nodes = fleet.shared_nodes([home] if home else None)
-    fitting = [node for node in nodes if usable(node, pod) and node.metadata.labels.items() >= selector]
+    fitting = [node for node in nodes if not unusable(node, pod) and node.metadata.labels.items() >= selector]
     for node in fitting[:MOST_NODES]:
         name = node.metadata.name
         if fleet.obstacle(name) or fleet.opacity(request, name):

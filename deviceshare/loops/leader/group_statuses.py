@@ -18,7 +18,7 @@ from deviceshare.domain.answers.group_status import FALSE, TRUE
 from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.placement.node_choice import barred
+from deviceshare.domain.placement.node_choice import ruled_out
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, find, subject_of
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.ports import ObjectChange
@@ -231,11 +231,12 @@ class GroupStatuses:
         known.waits_for = None if node else self._context.waits.of(group.request)
         known.choosy = any(pod.spec.node_selector or pod.spec.affinity for pod in pending)
         # An Event for each pod that waits in vain, once.
-        found = barred(fleet, group, pending) if known.choosy else []
-        for each in found:
-            if each.pod.metadata.uid not in known.barred:
-                self._context.recorder.warn(subject_of(each.pod), "NodesRuledOut", str(each.reason))
-        known.barred = {each.pod.metadata.uid for each in found}
+        found = ruled_out(fleet, group.request, pending) if known.choosy else {}
+        barred = [pod for pod in pending if pod.metadata.key in found]
+        for pod in barred:
+            if pod.metadata.uid not in known.barred:
+                self._context.recorder.warn(subject_of(pod), "NodesRuledOut", str(found[pod.metadata.key]))
+        known.barred = {pod.metadata.uid for pod in barred}
 
     async def _desired(self, group: Group) -> GroupStatus:
         # The mirrors of groups and ledgers are not in step: a ledger is only missing when a read says so.

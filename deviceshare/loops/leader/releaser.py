@@ -37,7 +37,7 @@ from deviceshare.domain.objects.quantities import seconds_between
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.holds import hold_of, is_kept, taken_by_others
 from deviceshare.domain.placement.join_obstacles import pod_obstacle
-from deviceshare.domain.placement.node_choice import barred, is_lost, leaves_cordoned, left_behind, moves
+from deviceshare.domain.placement.node_choice import is_lost, leaves_cordoned, left_behind, moves, ruled_out
 from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import GROUPS, NODES, find, subject_of
 from deviceshare.loops.leader.context import ClaimKey, ControllerContext, UnchangedSince, own_key
@@ -404,7 +404,7 @@ class Releaser:
             return True
         waiting = [pod for pod in pods if pod.pending and not pod.metadata.deletion_timestamp]
         able = [pod for pod in waiting if pod_obstacle(pod, group, self._context.fleet.namespaces) is None]
-        return len(able) > len(barred(self._context.fleet, group, able))
+        return len(able) > len(ruled_out(self._context.fleet, group.request, able))
 
     # The finalizer of groups that end after their last pod.
 

@@ -173,9 +173,8 @@ class Waker:
                 pods.append(pod)
         # A pod that waits in vain would stand in front of those that don't, which may be other people's.
         wanted = group.request if group else _request(pods[0], None) if pods else None
-        barred = ruled_out(self._context.fleet, wanted, pods) if wanted else ()
-        vain = {each.pod.metadata.uid for each in barred}
-        return [pod for pod in pods if pod.metadata.uid not in vain]
+        vain = ruled_out(self._context.fleet, wanted, pods) if wanted else {}
+        return [pod for pod in pods if pod.metadata.key not in vain]
 
     def _chosen(self, pods: list[Pod], group: Group | None, fits: Collection[str], number: int) -> frozenset[str]:
         """The UIDs of those to be touched in the round with this number, the longest waiting first."""

@@ -14,7 +14,7 @@ from deviceshare.domain.objects.nodes import Affinity, Node, admits
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement import node_choice as judging
-from deviceshare.domain.placement.node_choice import barred
+from deviceshare.domain.placement.node_choice import ruled_out
 from tests.unit.domain.objects import a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 RECREATE = "delete and recreate the pod"
@@ -46,49 +46,50 @@ FREE = (a_ledger("n1"), a_ledger("n2"))
 def test_a_pod_that_was_frozen_to_a_node_where_its_group_is_no_longer_is_named() -> None:
     """The group was deleted and created again, and lives elsewhere now."""
     fleet = a_fleet(*TWO, ledgers=(a_ledger("n1"), a_ledger("n2", team=gpus(0, 1))))
-    [found] = barred(fleet, a_group(node="n2"), [frozen(node="n1"), frozen("q", node="n2"), frozen("r"), a_pod("s")])
-    assert found.pod.metadata.name == "p"
-    assert found.reason.kind is ReasonKind.NODES_RULED_OUT and RECREATE in found.reason.cure
-    assert "an earlier deviceshare" in found.reason.text and "node n2, where group team lives" in found.reason.text
+    pods = [frozen(node="n1"), frozen("q", node="n2"), frozen("r"), a_pod("s")]
+    [(pod, reason)] = ruled_out(fleet, a_group(node="n2").request, pods).items()
+    assert pod == "ns/p"
+    assert reason.kind is ReasonKind.NODES_RULED_OUT and RECREATE in reason.cure
+    assert "an earlier deviceshare" in reason.text and "node n2, where group team lives" in reason.text
 
 
 def test_a_pod_that_was_frozen_to_a_node_that_cannot_be_used_now_is_named_where_others_fit() -> None:
     """Recreated, it goes there; nobody has to wait for the node. With no other node, it waits as any pod does."""
     pod = frozen(node="n1")
-    assert barred(a_fleet(cordoned("n1"), a_node("n2"), ledgers=FREE), a_group(), [pod])
-    assert not barred(a_fleet(cordoned("n1"), ledgers=FREE[:1]), a_group(), [pod])
-    assert not barred(a_fleet(*TWO, ledgers=FREE), a_group(), [pod])
+    assert ruled_out(a_fleet(cordoned("n1"), a_node("n2"), ledgers=FREE), a_group().request, [pod])
+    assert not ruled_out(a_fleet(cordoned("n1"), ledgers=FREE[:1]), a_group().request, [pod])
+    assert not ruled_out(a_fleet(*TWO, ledgers=FREE), a_group().request, [pod])
 
 
 def test_a_pod_that_was_frozen_to_a_selector_that_changed_is_named() -> None:
     """No node has the group and the labels of before."""
     fleet, group = a_fleet(*TWO, ledgers=FREE), a_group(nodeSelector={"zone": "b"})
-    assert RECREATE in barred(fleet, group, [frozen(zone="a")])[0].reason.cure
-    assert not barred(fleet, group, [frozen(zone="b")])
+    assert RECREATE in ruled_out(fleet, group.request, [frozen(zone="a")])["ns/p"].cure
+    assert not ruled_out(fleet, group.request, [frozen(zone="b")])
 
 
 def test_a_users_own_selector_that_rules_out_the_groups_node_is_named_with_another_cure() -> None:
     """To recreate the pod as it is would change nothing."""
     pods = [_with(a_pod(), node_selector={"zone": "a"})]
     bound = a_fleet(*TWO, ledgers=(a_ledger("n1"), a_ledger("n2", team=gpus(0, 1))))
-    [found] = barred(bound, a_group(node="n2"), pods)
-    assert "the pod's own nodeSelector" in found.reason.text
-    assert "change these in what creates the pod" in found.reason.cure
-    assert barred(a_fleet(*TWO, ledgers=FREE), a_group(nodeSelector={"zone": "b"}), pods)
+    [reason] = ruled_out(bound, a_group(node="n2").request, pods).values()
+    assert "the pod's own nodeSelector" in reason.text
+    assert "change these in what creates the pod" in reason.cure
+    assert ruled_out(a_fleet(*TWO, ledgers=FREE), a_group(nodeSelector={"zone": "b"}).request, pods)
 
 
 def test_a_users_own_selector_of_a_node_that_is_merely_full_is_no_trap() -> None:
     """Devices may come free there."""
     fleet = a_fleet(*TWO, ledgers=(a_ledger("n1", other=gpus(0, 1, 2, 3)), a_ledger("n2")))
-    assert not barred(fleet, a_group(), [_with(a_pod(), node_selector={"zone": "a"})])
+    assert not ruled_out(fleet, a_group().request, [_with(a_pod(), node_selector={"zone": "a"})])
 
 
 def test_nothing_is_said_where_nothing_is_known_or_nothing_waits() -> None:
     """A node that is gone or no longer shared has a condition of its own; a pod that runs got where it is."""
     pod = frozen(node="n1")
-    assert not barred(a_fleet(ledgers=FREE), a_group(node="n2"), [pod])
-    assert not barred(a_fleet(a_node("n2", shared=False)), a_group(node="n2"), [pod])
-    assert not barred(a_fleet(*TWO, ledgers=FREE), a_group(node="n2"), [_with(pod, node_name="n1")])
+    assert not ruled_out(a_fleet(ledgers=FREE), a_group(node="n2").request, [pod])
+    assert not ruled_out(a_fleet(a_node("n2", shared=False)), a_group(node="n2").request, [pod])
+    assert not ruled_out(a_fleet(*TWO, ledgers=FREE), a_group(node="n2").request, [_with(pod, node_name="n1")])
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_pods_that_ask_for_the_same_are_compared_with_each_node_once(compared: list[str]) -> None:
     """A Deployment of a thousand beside three thousand nodes blocked the event loop for 22 s."""
     pods = [_with(a_pod(f"p{number}"), node_selector={"zone": "c"}) for number in range(50)]
-    assert len(barred(a_fleet(*TWO, ledgers=FREE), a_group(), pods)) == 50
+    assert len(ruled_out(a_fleet(*TWO, ledgers=FREE), a_group().request, pods)) == 50
     assert sorted(compared) == ["n1", "n2"]
 
 
@@ -117,16 +118,18 @@ def test_pods_that_all_ask_for_something_else_are_compared_for_a_bounded_time(
     """Those beyond are not named; one that asks at great length isn't either, and none is named that a node admits."""
     monkeypatch.setattr(judging, "MOST_COMPARED", 1000)
     pods = [_with(a_pod(f"p{number}"), node_selector={"zone": f"c{number}"}) for number in range(500)]
-    named = barred(a_fleet(*TWO, ledgers=FREE), a_group(), pods)
+    named = ruled_out(a_fleet(*TWO, ledgers=FREE), a_group().request, pods)
     assert 0 < len(named) < 500 and len(compared) < 100
-    assert not barred(a_fleet(*TWO, ledgers=FREE), a_group(), [_with(a_pod(), node_selector={"zone": "c" * 1000})])
+    assert not ruled_out(
+        a_fleet(*TWO, ledgers=FREE), a_group().request, [_with(a_pod(), node_selector={"zone": "c" * 1000})]
+    )
 
 
 def test_condition_explain_and_picture_say_the_same_of_such_a_pod() -> None:
     """One text, wherever somebody looks. The group itself is well."""
     fleet = a_fleet(*TWO, ledgers=(a_ledger("n1"), a_ledger("n2", team=gpus(0, 1))))
     group, pods = a_group(node="n2"), [frozen("p", node="n1"), frozen("q", node="n1")]
-    [reason, _] = [each.reason for each in barred(fleet, group, pods)]
+    [reason, _] = ruled_out(fleet, group.request, pods).values()
     bound = group_status.bound(group, fleet, pods)
     assert bound.kind is ReasonKind.CLAIMED
     assert bound.details == (f"pod ns/p and 1 more can't join it: {reason}",)
@@ -141,7 +144,7 @@ def test_explain_names_such_a_pod_of_a_group_that_waits() -> None:
     """Beside the nodes, where only the beginning of the condition is shown."""
     fleet = a_fleet(*TWO, ledgers=FREE)
     group, pods = a_group(), [_with(a_pod("p"), node_selector={"zone": "nowhere"})]
-    [reason] = [each.reason for each in barred(fleet, group, pods)]
+    [reason] = ruled_out(fleet, group.request, pods).values()
     explained = explain_group(fleet, group, pods, None)
     assert explained.nodes
     assert explained.facts["barred pods"] == f"ns/p can't join it: {reason}"
