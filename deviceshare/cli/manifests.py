@@ -25,7 +25,7 @@ from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node, NodeStatus
 from deviceshare.domain.objects.object_decoder import Condition, NamedObject, ObjectMeta, decoder_of
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.workloads import DAEMON_SET, WORKLOADS, CronJob, Template, Workload
+from deviceshare.domain.objects.workloads import DAEMON_SET, WORKLOADS, Workload
 from deviceshare.domain.placement.inventory import take
 from deviceshare.domain.placement.shared_resources import memory_mib
 from deviceshare.domain.wording import counted
@@ -85,7 +85,7 @@ _BOTH: Final[_Kinds] = {
     "Pod": Pod,
 }
 """What kinds are read as."""
-_WANTED: Final[_Kinds] = {**_BOTH, "CronJob": CronJob, **dict.fromkeys((*WORKLOADS, DAEMON_SET), Workload)}
+_WANTED: Final[_Kinds] = {**_BOTH, **dict.fromkeys((*WORKLOADS, DAEMON_SET), Workload)}
 _GIVEN: Final[_Kinds] = {**_BOTH, "": PlainNode, "Node": Node, contract.NODE_DEVICES_KIND: NodeDevices}
 """A document without a kind is a node in short form."""
 _WITHOUT_PODS: Final = frozenset({"", "Node", contract.NODE_DEVICES_KIND, "PodTemplate", "CustomResourceDefinition"})
@@ -119,20 +119,17 @@ def _pods_of(document: "Document", found: object, notes: list[str]) -> Iterable[
     """The pods that an object is or makes."""
     if isinstance(found, Pod):
         return [found]
-    if isinstance(found, CronJob):
-        made = _numbered(document, "Job", found.job)
-        notes += [f"{document.title} is planned as one run of it"] * any(pod.wants_devices for pod in made)
-        return made
-    if isinstance(found, Workload):
-        if document.kind == DAEMON_SET:
-            return [workloads.pod_of(found.spec.template, found.metadata.name, found.metadata.namespace)]
-        return _numbered(document, document.kind, found)
-    return [] if found is not None or document.kind in _WITHOUT_PODS else _of_templates(document, notes)
-
-
-def _numbered(document: "Document", kind: str, workload: Workload) -> list[Pod]:
-    count = document.few(workloads.count_of(kind, workload.spec))
-    return workloads.pods_of(workload.spec.template, workload.metadata.name, workload.metadata.namespace, count)
+    if not isinstance(found, Workload):
+        return [] if found is not None or document.kind in _WITHOUT_PODS else _of_templates(document, notes)
+    kind, spec, name, namespace = document.kind, found.spec, found.metadata.name, found.metadata.namespace
+    if kind == DAEMON_SET:
+        return [workloads.pod_of(spec.template, name, namespace)]
+    if kind == "CronJob":
+        kind, spec = "Job", spec.job_template.spec if spec.job_template else spec
+    made = workloads.pods_of(spec.template, name, namespace, document.few(workloads.count_of(kind, spec)))
+    if kind != document.kind and any(pod.wants_devices for pod in made):
+        notes.append(f"{document.title} is planned as one run of it")
+    return made
 
 
 def _of_templates(document: "Document", notes: list[str]) -> Iterator[Pod]:
@@ -141,7 +138,7 @@ def _of_templates(document: "Document", notes: list[str]) -> Iterator[Pod]:
     meta = document.read(NamedObject).metadata if found else ObjectMeta()
     for each in found:
         try:
-            template = decoder_of(Template).decode(msgspec.json.encode(each.body))
+            template = decoder_of(Pod).decode(msgspec.json.encode(each.body))
         except (msgspec.MsgspecError, TypeError) as error:
             notes.append(f"{document.title}: the pod template at {each.path} can't be read and is left out: {error}")
             continue

@@ -12,7 +12,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.nodes import Affinity, NodeAffinity, NodeRequirement, NodeTerm, NodeTerms, Toleration
 from deviceshare.domain.objects.object_decoder import NamedObject
-from deviceshare.domain.objects.pod_spec import Container, EnvSource, EnvVar, FieldRef, PodSpec
+from deviceshare.domain.objects.pod_spec import Container, EnvSource, EnvVar, FieldRef
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import ShareRequest
 
@@ -110,41 +110,23 @@ def _name(path: tuple[str, ...], beside: Mapping[str, Any]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", (named or last).lower()).strip("-")
 
 
-class Template(NamedObject, frozen=True, gc=False, rename="camel"):
-    """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/"""
-
-    spec: PodSpec = field(default_factory=PodSpec)
-
-
 class WorkloadSpec(Struct, frozen=True, gc=False, rename="camel"):
-    """What Deployments and the like (`replicas`), Jobs (the rest) and DaemonSets have in common."""
+    """What Deployments and the like (`replicas`), Jobs (the rest), CronJobs and DaemonSets have in common."""
 
-    template: Template = field(default_factory=Template)
+    template: Pod = field(default_factory=Pod)
+    """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/"""
     replicas: int = 1
     parallelism: int = 1
     completions: int | None = None
+    job_template: "Workload | None" = None
+    """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/cron-job-v1/"""
 
 
 class Workload(NamedObject, frozen=True, gc=False, rename="camel"):
     spec: WorkloadSpec = field(default_factory=WorkloadSpec)
 
 
-class CronJobSpec(Struct, frozen=True, gc=False, rename="camel"):
-    job_template: Workload = field(default_factory=Workload)
-
-
-class CronJob(NamedObject, frozen=True, gc=False, rename="camel"):
-    """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/cron-job-v1/"""
-
-    spec: CronJobSpec = field(default_factory=CronJobSpec)
-
-    @property
-    def job(self) -> Workload:
-        """One run."""
-        return replace(self.spec.job_template, metadata=self.metadata)
-
-
-WORKLOADS: Final = ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "Job")
+WORKLOADS: Final = ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "Job", "CronJob")
 """By kind: those whose number of pods doesn't depend on nodes."""
 DAEMON_SET: Final = "DaemonSet"
 
@@ -154,14 +136,14 @@ def count_of(kind: str, spec: WorkloadSpec) -> int:
     return min(spec.parallelism, spec.completions or spec.parallelism) if kind == "Job" else spec.replicas
 
 
-def pods_of(template: Template, name: str, namespace: str, count: int) -> list[Pod]:
+def pods_of(template: Pod, name: str, namespace: str, count: int) -> list[Pod]:
     """Pods of a template, numbered from 0 as a StatefulSet numbers its own; not admitted yet."""
     return [pod_of(template, f"{name}-{number}", namespace) for number in range(count)]
 
 
-def pod_of(template: Template, name: str, namespace: str) -> Pod:
+def pod_of(template: Pod, name: str, namespace: str) -> Pod:
     """One pod, likewise."""
-    return Pod(replace(template.metadata, name=name, namespace=namespace), template.spec)
+    return replace(template, metadata=replace(template.metadata, name=name, namespace=namespace))
 
 
 def pod_on(pod: Pod, node: str) -> Pod:
