@@ -23,8 +23,7 @@ from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.settings import DEFAULTS
 from deviceshare.domain.answers import explanation as explanations
 from deviceshare.domain.answers.device_parts import SHOWN_PODS, parts_text
-from deviceshare.domain.answers.explanation import Explanation, WorkloadExplanation
-from deviceshare.domain.answers.verdicts import DeviceVerdict, NodeVerdict
+from deviceshare.domain.answers.explanation import DeviceVerdict, Explanation, NodeVerdict
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
@@ -162,7 +161,7 @@ def _command(kind: Kind[_Workload]) -> None:
     def workload(target: Target, name: str, namespace: str | None, output: str) -> None:
         within, name = parameters.pod_named(name, namespace, target)
         answer = target.ask(lambda api: _explained(api, kind, name, within))
-        answer_with(answer, output, lambda: _workload_view(answer), (each.text for each in answer.unseen))
+        answer_with(answer, output, lambda: view(answer, details=False), (each.text for each in answer.unseen))
 
     workload.help = f"Explain a {kind.kind}: what its pods wait for or have, and what admission says of its template."
 
@@ -171,7 +170,7 @@ for _each in _WORKLOADS.values():
     _command(_each)
 
 
-async def _explained(api: Api, kind: Kind[_Workload], name: str, namespace: str) -> WorkloadExplanation:
+async def _explained(api: Api, kind: Kind[_Workload], name: str, namespace: str) -> Explanation:
     found = await parameters.named_object(api, kind, name, namespace)
     seen, owners = await look(api, namespace), [found]
     if kind.kind == "Deployment":
@@ -208,19 +207,6 @@ async def _refused(api: Api, owners: list[_Workload], namespace: str, *, has_pod
     return ""
 
 
-def _workload_view(answer: WorkloadExplanation) -> list[Part]:
-    parts: list[Part] = [answer.message]
-    facts = {"can't create pods": answer.not_created, **answer.facts}
-    if rows := [(styled(name, "bold"), fact) for name, fact in facts.items() if fact]:
-        parts += ["", table(("", ""), rows)]
-    if answer.waiting:
-        shown = ((listed(each.pods, most=SHOWN), styled(each.reason, "yellow")) for each in answer.waiting)
-        parts += ["", table(("WAITING", "FOR"), shown)]
-    if answer.warnings:
-        parts += ["", table(("ADMISSION WARNS",), ((each,) for each in answer.warnings))]
-    return parts
-
-
 def _case(seen: ClusterSnapshot, name: str) -> Case:
     found = seen.groups.get(name)
     return Case(seen, found, seen.fleet.node(found.node) if found else None)
@@ -245,19 +231,25 @@ def _answer(explanation: Explanation, case: Case, output: str, *, details: bool)
 
 
 def view(explanation: Explanation, *, details: bool) -> list[Part]:
-    """The message, the facts, the nodes; `details` folds nothing."""
+    """The message, the facts, the nodes, and of a workload what its pods wait for; `details` folds nothing."""
     # What speaks against each node is said below.
     message = explanation.why.headline if explanation.why and explanation.nodes else explanation.message
     parts: list[Part] = [message]
-    if explanation.facts:
-        parts += ["", table(("", ""), ((styled(name, "bold"), fact) for name, fact in explanation.facts.items()))]
+    facts = {"can't create pods": explanation.not_created, **explanation.facts}
+    if rows := [(styled(name, "bold"), fact) for name, fact in facts.items() if fact]:
+        parts += ["", table(("", ""), rows)]
+    if explanation.waiting:
+        shown = ((listed(each.pods, most=SHOWN), styled(each.reason, "yellow")) for each in explanation.waiting)
+        parts += ["", table(("WAITING", "FOR"), shown)]
+    if explanation.warnings:
+        parts += ["", table(("ADMISSION WARNS",), ((each,) for each in explanation.warnings))]
     if explanation.nodes:
 
         def fitting(rest: list[NodeVerdict]) -> str:
             return f"{fits} of them fit" if (fits := sum(node.fits for node in rest)) else "none of them fits"
 
-        nodes, shown = partial(_nodes, details=details), None if details else SHOWN
-        parts += ["", *folded(explanation.nodes, nodes, shown, "node", summary=fitting)]
+        nodes, most = partial(_nodes, details=details), None if details else SHOWN
+        parts += ["", *folded(explanation.nodes, nodes, most, "node", summary=fitting)]
     return parts
 
 

@@ -55,6 +55,11 @@ class ContainerPart(Struct, frozen=True, rename="camel", omit_defaults=True):
     memory_mib: int = 0
     percent: int = 0
 
+    @classmethod
+    def of(cls, share: Share) -> "ContainerPart":
+        """The share for people and programs."""
+        return cls(share.container, share.resource, share.index, str(share), share.memory_mib, share.percent)
+
     def __str__(self) -> str:
         """`8 GiB`, `30%`."""
         return self.asked
@@ -105,11 +110,6 @@ def parts(state: DeviceState, limits: Callable[[str], str] = lambda _: "") -> li
         )
         found.append(part)
     return found
-
-
-def container_parts(shares: Iterable[Share]) -> list[ContainerPart]:
-    """The shares for people and programs."""
-    return [ContainerPart(s.container, s.resource, s.index, str(s), s.memory_mib, s.percent) for s in shares]
 
 
 def parts_text(shares: Iterable[Share | ContainerPart]) -> str:

@@ -3,48 +3,69 @@
 The reason is that of the group's condition and event, from the same function.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.answers import group_status
-from deviceshare.domain.answers.device_parts import overuse_text, parts_text
+from deviceshare.domain.answers import group_status, waiting
+from deviceshare.domain.answers.device_parts import ContainerPart, PodPart, named, overuse_text, parts, parts_text
 from deviceshare.domain.answers.picture import Unseen
 from deviceshare.domain.answers.pod_view import standings
-from deviceshare.domain.answers.verdicts import NodeVerdict, verdicts
-from deviceshare.domain.answers.waiting import WaitingReasons, scheduler_said, too_large
 from deviceshare.domain.device_health.violations import OVERUSE_CURE
-from deviceshare.domain.objects.devices import described
+from deviceshare.domain.objects.devices import described, selected
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.reasons import Reason
-from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT, Request, current
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT, Request, ShareRequest, current
 from deviceshare.domain.placement import allocation, join_obstacles
-from deviceshare.domain.placement.device_states import device_states
+from deviceshare.domain.placement.device_states import SERVES_GROUPS, SERVES_SHARES, DeviceState, Health, Use, held_by
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, left_out, pod_obstacle, request_of
 from deviceshare.domain.placement.preemption import NEVER, Holders, fits_somewhere, make_room, searched
 from deviceshare.domain.placement.resizing import judge, refusal
+from deviceshare.domain.placement.rooms import Room, units, used
 from deviceshare.domain.wording import counted, listed
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
 _HIDDEN = "can't be read"
 
 
-class Explanation(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """`message` says it in one text, `facts` what belongs to it, `nodes` what speaks for and against each node."""
+class DeviceVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One device that the holder could use. No `reason`: it is free, or has room for a share."""
 
-    subject: str
-    message: str
-    facts: dict[str, str] = field(default_factory=dict)
-    nodes: list[NodeVerdict] = field(default_factory=list)
-    unseen: list[Unseen] = field(default_factory=list)
-    """What the person who asked may not read."""
+    resource: str
+    index: int
+    reason: str = ""
+    cure: str = ""
+    """What would free it."""
+    free: str = ""
+    """How much of it is left for a share: `3 of 16 GiB`, `40 of 100%`."""
+    parts: list[PodPart] = field(default_factory=list)
+    """Who has the rest."""
+
+
+class NodeVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One node. No `reason`: the holder's next pod may go there."""
+
+    node: str
+    fits: bool
+    reason: str = ""
     why: Reason | None = None
-    """The message for programs, where it is a reason."""
+    """The reason for programs."""
+    score: int | None = None
+    """Among the nodes that fit, 0 to 10; kube-scheduler adds its own."""
+    would_get: dict[str, str] = field(default_factory=dict)
+    """As `status.selectedDevices`."""
+    shares: list[ContainerPart] = field(default_factory=list)
+    """The parts of these devices that the pod's containers would get."""
+    why_these: str = ""
+    lacks: int = 0
+    """How many devices more it would need."""
+    devices: list[DeviceVerdict] = field(default_factory=list)
 
 
 class PodsWaiting(Struct, frozen=True, rename="camel"):
@@ -57,41 +78,46 @@ class PodsWaiting(Struct, frozen=True, rename="camel"):
     """The reason for programs."""
 
 
-class WorkloadExplanation(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What its pods have or wait for, and what is wrong with its template, which nobody reads who creates it."""
+class Explanation(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """`message` says it in one text, `facts` what belongs to it, `nodes` what speaks for and against each node."""
 
     subject: str
     message: str
     not_created: str = ""
-    """Why its controller can't create pods."""
+    """Why the controller of a workload can't create pods."""
     warnings: list[str] = field(default_factory=list)
-    """What admission says of the template, which only the controller is told."""
+    """What admission says of its template, which only the controller is told, and nobody reads who creates it."""
     waiting: list[PodsWaiting] = field(default_factory=list)
+    """The pods of a workload that wait."""
     facts: dict[str, str] = field(default_factory=dict)
+    nodes: list[NodeVerdict] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
+    """What the person who asked may not read."""
+    why: Reason | None = None
+    """The message for programs, where it is a reason."""
 
 
 def explain_workload(
     fleet: Fleet, subject: str, pods: Collection[Pod], groups: Mapping[str, Group], everyone: Collection[Pod]
-) -> WorkloadExplanation:
+) -> Explanation:
     """A Deployment or the like, by its pods; `everyone` are all that want devices."""
     named = {name: [pod for pod in everyone if pod.group == name] for name in {pod.group for pod in pods} - {""}}
     bound = {name: group_status.bound(groups[name], fleet, mine) for name, mine in named.items() if name in groups}
     alike: dict[Reason, list[str]] = {}
-    for found in WaitingReasons(fleet).of_pods((pod for pod in pods if not pod.left_out), groups, bound):
-        for each in found:
+    for mine in waiting.WaitingReasons(fleet).of_pods((pod for pod in pods if not pod.left_out), groups, bound):
+        for each in mine:
             alike.setdefault(each.why, []).append(each.pod)
-    waiting = [PodsWaiting(sorted(mine), str(reason), reason) for reason, mine in alike.items()]
+    found = [PodsWaiting(sorted(mine), str(reason), reason) for reason, mine in alike.items()]
     on: dict[str, list[str]] = {}
     for pod in pods:
         if pod.node and not pod.finished:
             on.setdefault(pod.node, []).append(pod.metadata.key)
     facts = {f"on node {node}": listed(sorted(mine), most=3) for node, mine in sorted(on.items())}
-    updates = (rolling_update(fleet, pod, everyone) for pod in pods if pod.pending)
+    updates = (waiting.rolling_update(fleet, pod, everyone) for pod in pods if pod.pending)
     facts["rolling update"] = next(filter(None, updates), "")
-    number = sum(len(each.pods) for each in waiting)
+    number = sum(len(each.pods) for each in found)
     message = f"{counted(sum(map(len, on.values())), 'pod')} with a node, {number} waiting"
-    return WorkloadExplanation(subject, message, waiting=waiting, facts=_known(facts))
+    return Explanation(subject, message, waiting=found, facts=_known(facts))
 
 
 def preemption(fleet: Fleet, pod: Pod, group: Group | None, everyone: Collection[Pod]) -> str:
@@ -109,34 +135,6 @@ def preemption(fleet: Fleet, pod: Pod, group: Group | None, everyone: Collection
     if not room.victims:
         return f"what it needs comes free on node {room.node}"
     return f"{listed(map(str, room.victims))} would have to go, on node {room.node}"
-
-
-def rolling_update(fleet: Fleet, pod: Pod, everyone: Iterable[Pod]) -> str:
-    """Which pod of an earlier version of its Deployment has the share that the pod waits for, and what to do; or ""."""
-    mine, name, request = pod.metadata.controller, deployment_of(pod), request_of(pod, None)
-    if mine is None or name is None or request is None or fits_somewhere(fleet, pod, request):
-        return ""
-    for old in everyone:
-        theirs, ledger = old.metadata.controller, fleet.ledger(old.node)
-        if ledger is None or old.metadata.uid not in ledger.claims or deployment_of(old) != name or theirs == mine:
-            continue
-        rest = {uid: claim for uid, claim in ledger.claims.items() if uid != old.metadata.uid}
-        rooms = allocation.available(replace(ledger, spec=replace(ledger.spec, claims=rest))).rooms
-        if allocation.share_shortage(pod.share, [room for _, room in rooms]) is None:
-            cure = "set its strategy to Recreate, or to maxSurge: 0 and maxUnavailable: 1"
-            return f"pod {old.metadata.key} of the same Deployment has what it waits for, and waits for it: {cure}"
-    return ""
-
-
-def deployment_of(pod: Pod) -> tuple[str, str] | None:
-    """Namespace and name of the Deployment of a pod with a share; None where it has no share, or is of none.
-
-    A Deployment calls its ReplicaSets by its own name and a digest of their template.
-    """
-    owner = pod.metadata.controller
-    if owner is None or owner.kind != "ReplicaSet" or pod.group or not pod.share:
-        return None
-    return pod.metadata.namespace, owner.name.rpartition("-")[0]
 
 
 def explain_group(
@@ -161,7 +159,7 @@ def explain_group(
         never = {} if fault else _never_fits(fleet, group.request, str(bound))
         facts |= {**_outlook(group.request, nodes), **never, **_waiting(pods)}
         facts["barred pods"] = group_status.cannot_join(fleet, group, pods)
-    return Explanation(f"group {group.name}", str(bound), _known(facts), nodes, why=bound)
+    return Explanation(f"group {group.name}", str(bound), facts=_known(facts), nodes=nodes, why=bound)
 
 
 def explain_pod(
@@ -179,14 +177,14 @@ def explain_pod(
     `pods` and `home` are its group's; `everyone` are all that want devices.
     """
     of_group = explain_group(fleet, group, pods, home, partly_seen=partly_seen) if group else None
-    if pod.wants_devices and pod.pending and not pod.left_out:
-        found = _pending(fleet, pod, group, of_group)
-        update, goes = rolling_update(fleet, pod, everyone), preemption(fleet, pod, group, everyone)
-        found = replace(found, facts={**found.facts, "rolling update": update, "preemption": goes})
-    else:
-        found = _not_pending(fleet, pod, group, of_group)
-    warned = pod.metadata.annotations.get(contract.WARNINGS, "").replace("\n", "; ")
-    return replace(found, facts=_known({_HIDDEN: pod.metadata.fault, **found.facts, "admission warned": warned}))
+    pending = pod.wants_devices and pod.pending and not pod.left_out
+    found = (_pending if pending else _not_pending)(fleet, pod, group, of_group)
+    facts = {_HIDDEN: pod.metadata.fault, **found.facts}
+    if pending:
+        facts["rolling update"] = waiting.rolling_update(fleet, pod, everyone)
+        facts["preemption"] = preemption(fleet, pod, group, everyone)
+    facts["admission warned"] = pod.metadata.annotations.get(contract.WARNINGS, "").replace("\n", "; ")
+    return replace(found, facts=_known(facts))
 
 
 def _not_pending(fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanation | None) -> Explanation:
@@ -207,13 +205,13 @@ def _not_pending(fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanat
         facts |= of_group.facts
     if pod.placed_on and pod.refusal:
         facts["kube-scheduler"] = pod.refusal.message
-    return Explanation(subject, _placed(pod) if pod.placed_on else _bound(pod, group), facts)
+    return Explanation(subject, _placed(pod) if pod.placed_on else _bound(pod, group), facts=facts)
 
 
 def _pending(fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanation | None) -> Explanation:
     bound = of_group.why if of_group else None
-    subject, said = f"pod {pod.metadata.key}", scheduler_said(pod)
-    reason, request = WaitingReasons(fleet).of_pod(pod, group, bound), request_of(pod, group)
+    subject, said = f"pod {pod.metadata.key}", waiting.scheduler_said(pod)
+    reason, request = waiting.WaitingReasons(fleet).of_pod(pod, group, bound), request_of(pod, group)
     if request is None or pod_obstacle(pod, group, fleet.namespaces):
         return Explanation(subject, str(reason))
     if group is None or of_group is None:
@@ -228,7 +226,7 @@ def _pending(fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanation 
         facts |= _outlook(request, nodes) if judged else {}
     if said and said != reason:
         facts["kube-scheduler"] = said.text
-    return Explanation(subject, str(reason), facts, nodes, why=reason)
+    return Explanation(subject, str(reason), facts=facts, nodes=nodes, why=reason)
 
 
 def _known(facts: dict[str, str]) -> dict[str, str]:
@@ -264,7 +262,7 @@ def _outlook(request: Request, nodes: list[NodeVerdict]) -> dict[str, str]:
 
 def _never_fits(fleet: Fleet, request: Request, reason: str) -> dict[str, str]:
     """Whether no node could ever meet the request, unless the reason says so already."""
-    found = too_large(fleet, request)
+    found = waiting.too_large(fleet, request)
     return {"never fits": str(found)} if found and found.text not in reason else {}
 
 
@@ -290,7 +288,7 @@ def _share_health(fleet: Fleet, pod: Pod) -> dict[str, str]:
     resize = judge(ledger, pod)
     facts["resize"] = resize.obstacle or refusal(ledger, pod) or resize.lowering
     if not pod.group:  # of others the group's health says it
-        gone = [each for each in device_states(ledger) if pod.metadata.uid in each.holders and each.fault]
+        gone = [each for each in fleet.states(pod.node) if pod.metadata.uid in each.holders and each.fault]
         ill = listed(f"{each.device} is {each.fault}" for each in gone)
         cure = f"deviceshare rebind pod {pod.metadata.key}, or repair it"
         facts["health"] = f"{ill}: {cure}" if ill else ""
@@ -311,7 +309,7 @@ def _reported(fleet: Fleet, pod: Pod) -> dict[str, str]:
 def _waiting(pods: Collection[Pod]) -> dict[str, str]:
     gated = [pod for pod in pods if pod.gates]
     pending = [pod for pod in pods if pod.pending and not pod.gates]
-    said = next((reason.text for pod in pending if (reason := scheduler_said(pod))), "")
+    said = next((reason.text for pod in pending if (reason := waiting.scheduler_said(pod))), "")
     return {
         "waiting pods": _named(pending),
         "kube-scheduler": said,
@@ -359,3 +357,140 @@ def _bound(pod: Pod, group: Group | None) -> str:
     if group.uid != pod.holder_uid:
         return f"{held} as it was before it was deleted and recreated: recreate the pod to get what it has now"
     return held
+
+
+# Verdicts on nodes and their devices: whether a request could be met there, why not, and what would free each device.
+# The verdicts are those of `Fleet.filter`, which answers kube-scheduler; the devices those that the bind would take.
+
+
+def verdicts(fleet: Fleet, request: Request, fault: Reason | None = None, pod: Pod | None = None) -> list[NodeVerdict]:
+    """Every shared node, the best first, then those that lack the fewest devices, then the others.
+
+    Of nodes that only lack room for a share of nobody's devices, those with the largest room on one device are first.
+    """
+    scores, reasons = waiting.candidates(fleet, request, fault, pod)
+    of = _of_share if request.share and (fleet.home(request) or not request.resources) else _of_devices
+    found = []
+    for name in fleet.names():
+        why = reasons.get(name)
+        found.append(of(fleet, request, NodeVerdict(name, not why, str(why or ""), why, scores.get(name))))
+
+    def rank(verdict: NodeVerdict) -> tuple[bool, int, bool, int, int, str]:
+        rooms = () if request.resources else fleet.rooms(verdict.node)
+        room = max((room.free for _, room in rooms), default=0)
+        otherwise = not verdict.why or verdict.why.kind is not ReasonKind.TOO_FULL
+        return not verdict.fits, -(verdict.score or 0), otherwise, verdict.lacks, -room, verdict.node
+
+    return sorted(found, key=rank)
+
+
+def _of_devices(fleet: Fleet, request: Request, verdict: NodeVerdict) -> NodeVerdict:
+    """For a group, which gets whole devices."""
+    wants, name, available = request.resources, verdict.node, fleet.available(verdict.node)
+    free = Counter(device.resource for device in available.devices)
+    chosen = () if request.node or not verdict.fits else allocation.choose(request, available) or ()
+    return replace(
+        verdict,
+        would_get=selected(chosen),
+        why_these=allocation.topology_reason(chosen, available.links),
+        lacks=sum(max(count - free[resource], 0) for resource, count in wants.items()),
+        devices=[
+            _verdict(state, _in_the_way(fleet, name, state, SERVES_SHARES))
+            for state in fleet.states(name)
+            if state.device.resource in wants
+        ],
+    )
+
+
+def _of_share(fleet: Fleet, request: Request, verdict: NodeVerdict) -> NodeVerdict:
+    name, within, wants = verdict.node, request.within, request.share
+    states = fleet.states(name)
+    mine = held_by(states, within) if within else [each for each in states if each.device.resource in wants.of]
+    rooms = dict(fleet.rooms(name, within))
+    shares = waiting.chosen_shares(fleet, request, name) if verdict.fits else ()
+    spread = request.strategy == allocation.SPREAD
+    which = "the most room is left" if spread else "the least room is left that suffices"
+    return replace(
+        verdict,
+        would_get=selected({share.device for share in shares}),
+        shares=[ContainerPart.of(share) for share in shares],
+        why_these=f"where {which}" if shares else "",
+        devices=[_in_part(fleet, name, state, wants, rooms.get(state.device)) for state in mine],
+    )
+
+
+def _in_part(fleet: Fleet, node: str, state: DeviceState, share: ShareRequest, room: Room | None) -> DeviceVerdict:
+    """`room` is what is left of the device for the share, None where nothing of it is for shares now."""
+    if room is None or state.serves == SERVES_GROUPS:
+        return _verdict(state, _in_the_way(fleet, node, state, SERVES_GROUPS))
+    if any(room.takes(need) for need in share.needs):
+        return _verdict(state, (), str(room))
+    if not room.size and all(need.memory_mib for need in share.needs):
+        return _verdict(state, [("its memory is not known", allocation.MEMORY_UNKNOWN.cure)], str(room))
+    least = min((cost for need in share.needs if (cost := units(need, room.size)) is not None), default=0)
+    if least > room.capacity:
+        smallest = min(share.needs, key=lambda need: units(need, room.size) or 0)
+        larger = f"smaller than {smallest}", "ask for less, or add a node with larger devices"
+        return _verdict(state, [larger], str(room))
+    mine = [each for each in state.sharers if each.claim.within == (state.uid if state.uid in state.holders else "")]
+    ends = _enough({each.claim.pod: used(each.shares, room.size) for each in mine}, least - room.free)
+    cure = f"{named(ends)} {'ends' if len(ends) == 1 else 'end'}" if ends else "it is released soon"
+    return _verdict(state, [(f"only {room} free", cure)], str(room))
+
+
+def _enough(taken: dict[str, int], lacking: int) -> list[str]:
+    """The pods whose end would free so many units: the one with the least that suffices, else the largest ones."""
+    suffice = [pod for pod, cost in taken.items() if cost >= lacking]
+    if suffice:
+        return [min(suffice, key=lambda pod: (taken[pod], pod))]
+    ends: list[str] = []
+    for pod in sorted(taken, key=lambda pod: (-taken[pod], pod)):
+        if lacking <= 0:
+            break
+        ends.append(pod)
+        lacking -= taken[pod]
+    return ends
+
+
+def _verdict(state: DeviceState, found: Iterable[tuple[str, str]], free: str = "") -> DeviceVerdict:
+    texts = list(found)
+    reason, cure = ("; ".join(each) for each in zip(*texts, strict=True)) if texts else ("", "")
+    return DeviceVerdict(state.device.resource, state.device.index, reason, cure, free, parts(state))
+
+
+def _in_the_way(fleet: Fleet, node: str, state: DeviceState, others: str) -> Iterable[tuple[str, str]]:
+    """Each reason why nobody else gets the device now, with what would change that.
+
+    `others` get it where the node's owner reserved it for them.
+    """
+    group, pods = state.group, sorted(fleet.pods(state.uid))
+    users = f"the last of its {len(pods)} pods ends" if len(pods) > 1 else f"pod {pods[0]} ends" if pods else ""
+    soon = users or "it is released soon"
+    if state.use is Use.HELD:
+        delete = f"kubectl delete sdg {group}"
+        yield f"held by group {group}", f"{users}, then {delete}" if users else f"no pod uses it, so {delete}"
+    elif state.use is Use.SHARED:
+        pods = sorted({each.claim.pod for each in state.sharers})
+        all_end = f"{named(pods)} ends" if len(pods) == 1 else f"all of its {len(pods)} pods end"
+        yield f"{named(pods)} {'has a part' if len(pods) == 1 else 'have parts'}", all_end
+    elif state.use is Use.RELEASING:
+        yield f"still used by the deleted group {group}", soon
+    elif state.use is Use.FORMER:
+        yield f"may still be used by pods of group {group}", soon
+    doubt = state.doubt.cure if state.doubt else ""
+    repaired = f"repair it, then deviceshare recover {node} {state.device.index}"
+    cures = {
+        Use.PLUGIN: f"pod {state.pod} ends",
+        Use.CLAIMED: f"ResourceClaim {state.resource_claim} is deallocated, as when its last pod ends",
+        Use.SPLIT: "unite it on its node with nvidia-smi -mig 0, if nobody has a part of it",
+        Use.WITHHELD: f"change the annotation {contract.INVENTORY_ANNOTATION} of node {node}",
+        Use.LEFT: "let placeholder pods have more devices (agent.placeholders of the chart)",
+        Use.UNUSABLE: "delete one of them with its pods, and recreate it" if state.claimed_twice else doubt,
+        Health.UNHEALTHY: repaired,
+        Health.LOST: repaired if state.unhealthy else "repair the node",
+    }
+    for kind, reason in state.barriers.items():
+        yield reason, cures[kind]
+    if state.serves == others:
+        key = contract.SHARE_DEVICES if others == SERVES_SHARES else contract.GROUP_DEVICES
+        yield f"for {others} only", f"change the annotation {key} of node {node}"

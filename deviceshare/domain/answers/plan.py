@@ -12,10 +12,9 @@ from msgspec.structs import replace
 
 from deviceshare.domain.admission.pod_review import review_new_pod
 from deviceshare.domain.answers import group_status
-from deviceshare.domain.answers.device_parts import ContainerPart, container_parts
+from deviceshare.domain.answers.device_parts import ContainerPart
 from deviceshare.domain.answers.picture import Picture, Unseen, draw
-from deviceshare.domain.answers.verdicts import candidates, chosen_shares
-from deviceshare.domain.answers.waiting import WaitingPod, WaitingReasons, unusable, waiting_pod
+from deviceshare.domain.answers.waiting import WaitingPod, WaitingReasons, candidates, chosen_shares, unusable
 from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import Claim, claim_of, share_claim_of
@@ -118,11 +117,11 @@ class Planner:
         outsider = self._fleet.namespaces.refusal(group, pod.metadata.namespace) if group else None
         if refusal := review_new_pod(pod, group, largest=self._fleet.largest, outsider=outsider):
             reason = Reason(ReasonKind.REFUSED, f"deviceshare would refuse it: {refusal}")
-            self._refused.append(waiting_pod(pod, reason))
+            self._refused.append(WaitingPod.of(pod, reason))
             return
         there = self._present.get(pod.metadata.key)
         if there is not None and there.shares and there.lives:
-            shares = container_parts(current(there.shares))
+            shares = [ContainerPart.of(share) for share in current(there.shares)]
             self._placed.append(PlacedPod(there.metadata.key, there.node, shares, there.group, already=True))
             self._pods.append(there)
             return
@@ -152,7 +151,7 @@ class Planner:
             return pod
         if shares:
             self._claim(node, pod.metadata.uid, share_claim_of(pod.sharer, shares, request.within))
-            self._placed.append(PlacedPod(pod.metadata.key, node, container_parts(shares), pod.group, equals))
+            self._placed.append(PlacedPod(pod.metadata.key, node, [*map(ContainerPart.of, shares)], pod.group, equals))
         for uid in {request.holder.uid, pod.metadata.uid} if shares else {request.holder.uid}:
             self._fleet.set_living(uid, pod.metadata.key, node)
         return replace(pod, spec=replace(pod.spec, node_name=node))
@@ -222,4 +221,4 @@ class Planner:
                 said = waits.of_pod(pod, group, bound)
                 if said.kind is not ReasonKind.NODES_RULED_OUT:  # which conditions say in the same words
                     said = self._kept_off.get(pod.metadata.key, said)
-                yield waiting_pod(pod, said)
+                yield WaitingPod.of(pod, said)

@@ -15,11 +15,12 @@ from deviceshare.domain.answers.device_parts import named, sharing
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.shares import POD, Request, ShareRequest, in_gib
-from deviceshare.domain.placement import join_obstacles, node_choice
+from deviceshare.domain.objects.shares import POD, Request, Share, ShareRequest, in_gib
+from deviceshare.domain.placement import allocation, join_obstacles, node_choice
 from deviceshare.domain.placement.device_states import SERVES_GROUPS, SERVES_SHARES, DeviceState, Use, held_by, numbers
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, missing, pod_obstacle, request_of
+from deviceshare.domain.placement.preemption import fits_somewhere
 from deviceshare.domain.placement.shapes import NodeLists, Stamp
 from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
@@ -45,13 +46,14 @@ class WaitingPod(Struct, frozen=True, rename="camel", omit_defaults=True):
     workload: str = ""
     """What made it, as `Deployment ns/infer`."""
 
-
-def waiting_pod(pod: Pod, reason: Reason) -> WaitingPod:
-    """The pod, which waits for this reason."""
-    # A group that it names and can't join counts; where it asks for a share only, what is left out is the pod itself.
-    group = pod.group or ("" if "/" in pod.left_out else pod.left_out)
-    since = pod.metadata.creation_timestamp or ""
-    return WaitingPod(pod.metadata.key, group, since, str(reason), reason, pod.share.wanted, pod.workload)
+    @classmethod
+    def of(cls, pod: Pod, reason: Reason) -> "WaitingPod":
+        """The pod, which waits for this reason."""
+        # A group that it names and can't join counts; where it asks for a share only, what is left out is the pod
+        # itself.
+        group = pod.group or ("" if "/" in pod.left_out else pod.left_out)
+        since = pod.metadata.creation_timestamp or ""
+        return cls(pod.metadata.key, group, since, str(reason), reason, pod.share.wanted, pod.workload)
 
 
 class _MetNowhere(NamedTuple):
@@ -132,7 +134,7 @@ class WaitingReasons:
                 alike.setdefault((pod.group, pod.share, pod.strategy, pod.isolated, own), []).append(pod)
         for (name, *_), mine in alike.items():
             found = self._of_alike(mine, groups.get(name), bound.get(name))
-            yield [waiting_pod(pod, reason) for pod, reason in found]
+            yield [WaitingPod.of(pod, reason) for pod, reason in found]
 
     def _of_alike(self, pods: list[Pod], group: Group | None, bound: Reason | None) -> Iterable[tuple[Pod, Reason]]:
         """Of a hundred pods that want the same most wait for the same, which is reasoned once."""
@@ -204,6 +206,31 @@ def unusable(fleet: Fleet, name: str, pod: Pod | None = None) -> Reason | None:
     """Why nobody, or not this pod, gets devices on the node, whatever is free there; by kube-scheduler's rules, too."""
     obstacle, node = fleet.obstacle(name), fleet.node(name)
     return obstacle or (node_choice.unusable(node, pod) if node else None)
+
+
+def candidates(
+    fleet: Fleet, request: Request, fault: Reason | None = None, pod: Pod | None = None
+) -> tuple[dict[str, int], dict[str, Reason]]:
+    """The nodes that the holder's next pod may go to, with their scores; and why not, for each of the others.
+
+    This is what filter and prioritize answer over all nodes, without those that kube-scheduler would not use itself.
+
+    With a `fault` of the request no node fits; with a `pod` none that it can't be scheduled to.
+    """
+    names = fleet.names()
+    if fault:
+        return {}, dict.fromkeys(names, fault)
+    filtered = fleet.filter(request, names)
+    reasons = filtered.reasons | {name: obstacle for name in filtered.fits if (obstacle := unusable(fleet, name, pod))}
+    return fleet.prioritize(request, [name for name in filtered.fits if name not in reasons]), reasons
+
+
+def chosen_shares(fleet: Fleet, request: Request, node: str) -> tuple[Share, ...]:
+    """The parts that a pod would get of the node's devices by a bind now; empty where it has no room for all."""
+    within = request.within
+    opaque = frozenset() if within else fleet.opaque(node)
+    rooms = [(device, room) for device, room in fleet.rooms(node, within) if device.resource not in opaque]
+    return allocation.choose_shares(request.share, request.strategy, rooms) or ()
 
 
 def too_large(fleet: Fleet, request: Request) -> Reason | None:
@@ -359,3 +386,34 @@ def _barred(states: Iterable[DeviceState]) -> Iterable[str]:
     for state in states:
         if barriers := state.barriers:
             yield f"{state.device.index} is {' and '.join(barriers.values())}"
+
+
+# A rolling update that waits for itself: a Deployment's new pod for the share of an old one, which it ends afterwards.
+
+
+def rolling_update(fleet: Fleet, pod: Pod, everyone: Iterable[Pod]) -> str:
+    """Which pod of an earlier version of its Deployment has the share that the pod waits for, and what to do; or ""."""
+    mine, name, request = pod.metadata.controller, deployment_of(pod), request_of(pod, None)
+    if mine is None or name is None or request is None or fits_somewhere(fleet, pod, request):
+        return ""
+    for old in everyone:
+        theirs, ledger = old.metadata.controller, fleet.ledger(old.node)
+        if ledger is None or old.metadata.uid not in ledger.claims or deployment_of(old) != name or theirs == mine:
+            continue
+        rest = {uid: claim for uid, claim in ledger.claims.items() if uid != old.metadata.uid}
+        rooms = allocation.available(replace(ledger, spec=replace(ledger.spec, claims=rest))).rooms
+        if allocation.share_shortage(pod.share, [room for _, room in rooms]) is None:
+            cure = "set its strategy to Recreate, or to maxSurge: 0 and maxUnavailable: 1"
+            return f"pod {old.metadata.key} of the same Deployment has what it waits for, and waits for it: {cure}"
+    return ""
+
+
+def deployment_of(pod: Pod) -> tuple[str, str] | None:
+    """Namespace and name of the Deployment of a pod with a share; None where it has no share, or is of none.
+
+    A Deployment calls its ReplicaSets by its own name and a digest of their template.
+    """
+    owner = pod.metadata.controller
+    if owner is None or owner.kind != "ReplicaSet" or pod.group or not pod.share:
+        return None
+    return pod.metadata.namespace, owner.name.rpartition("-")[0]

@@ -7,7 +7,7 @@ before it ends the old one waits for itself, where the old one has the share tha
 from typing import Final
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers.explanation import deployment_of, rolling_update
+from deviceshare.domain.answers.waiting import deployment_of, rolling_update
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.leader.context import ControllerContext, WaitingEvents
 from deviceshare.loops.ports import ObjectChange

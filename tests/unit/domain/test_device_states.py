@@ -14,10 +14,10 @@ from deviceshare.cli.inspect_view import view
 from deviceshare.cli.output import show
 from deviceshare.domain import contract
 from deviceshare.domain.answers.census import count_devices
+from deviceshare.domain.answers.explanation import verdicts
 from deviceshare.domain.answers.group_status import desired_status
 from deviceshare.domain.answers.ledger_status import summary
 from deviceshare.domain.answers.picture import draw
-from deviceshare.domain.answers.verdicts import verdicts
 from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part

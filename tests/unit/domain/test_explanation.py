@@ -7,9 +7,15 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.answers.explanation import LOWEST, explain_group, explain_pod, explain_workload
+from deviceshare.domain.answers.explanation import (
+    LOWEST,
+    DeviceVerdict,
+    explain_group,
+    explain_pod,
+    explain_workload,
+    verdicts,
+)
 from deviceshare.domain.answers.group_status import desired_status
-from deviceshare.domain.answers.verdicts import DeviceVerdict, verdicts
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part

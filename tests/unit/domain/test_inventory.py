@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers.explanation import explain_group
+from deviceshare.domain.answers.explanation import explain_group, verdicts
 from deviceshare.domain.answers.group_status import desired_status
-from deviceshare.domain.answers.verdicts import verdicts
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices

@@ -5,7 +5,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.answers.verdicts import verdicts
+from deviceshare.domain.answers.explanation import verdicts
 from deviceshare.domain.objects.devices import Device, visible
 from deviceshare.domain.objects.hardware import NO_HARDWARE, NOTHING_PUBLISHED, Hardware, Part, Publication
 from deviceshare.domain.objects.ledger import Claim, NodeDevices

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from deviceshare.domain import vendors
 from deviceshare.domain.answers import group_status
+from deviceshare.domain.answers.explanation import verdicts
 from deviceshare.domain.answers.group_status import moved
 from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.answers.plan import Planner
-from deviceshare.domain.answers.verdicts import verdicts
 from deviceshare.domain.answers.waiting import WaitingReasons, unusable
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.groups import Group
