@@ -90,7 +90,7 @@ def memory_capacity(fleet: Fleet) -> dict[tuple[str, ...], int]:
 
 def memory_allocated(fleet: Fleet) -> dict[tuple[str, ...], int]:
     """How much of that is allocated."""
-    return _of_each(fleet, lambda state: allocated(state).memory_mib)
+    return _of_each(fleet, lambda state: allocated(state)[0])
 
 
 def _of_each(fleet: Fleet, mib: Callable[[DeviceState], int]) -> dict[tuple[str, ...], int]:

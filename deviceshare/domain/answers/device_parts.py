@@ -6,7 +6,6 @@ pods have parts of the group's devices among themselves.
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -65,43 +64,35 @@ class ContainerPart(Struct, frozen=True, rename="camel", omit_defaults=True):
         return self.asked
 
 
-class AllocatedAmount(NamedTuple):
-    """How much of a device is allocated."""
-
-    memory_mib: int
-    """0 where the memory is unknown."""
-    percent: float
-    """Of all of it, rounded down to a hundredth of a percent."""
-
-
-def allocated(state: DeviceState) -> AllocatedAmount:
-    """What is allocated of the device."""
+def allocated(state: DeviceState) -> tuple[int, float]:
+    """How much of the device is allocated: MiB, and percent, as of a PodPart."""
     full, size = capacity(state.memory_mib), state.memory_mib
     if state.use in ALLOCATED and state.use is not Use.SHARED:
         return _amount(full, size)
     return _amount(min(sum(used(each.shares, size) for each in state.sharers), full), size)
 
 
-def _amount(units: int, size: int) -> AllocatedAmount:
-    return AllocatedAmount(mib(units, size), units * WHOLE * WHOLE // capacity(size) / WHOLE)
+def _amount(units: int, size: int) -> tuple[int, float]:
+    return mib(units, size), units * WHOLE * WHOLE // capacity(size) / WHOLE
 
 
 def parts(state: DeviceState, limits: Callable[[str], str] = lambda _: "") -> list[PodPart]:
     """What pods have of the device, by name; `limits` as NodeDevices.limits_of, where that is to be shown."""
     found = []
     for sharer in state.sharers:
-        shares, taken = sharer.shares, _amount(used(sharer.shares, state.memory_mib), state.memory_mib)
-        asked = f"{int(taken.percent)}%"
+        shares = sharer.shares
+        memory_mib, percent = _amount(used(shares, state.memory_mib), state.memory_mib)
+        asked = f"{int(percent)}%"
         if len(shares) == 1:
             asked = str(shares[0])
         elif state.memory_mib and all(share.memory_mib for share in shares):
-            asked = in_gib(taken.memory_mib)
+            asked = in_gib(memory_mib)
         names = sorted({share.container for share in shares})
         of_each = {name: listed(str(share) for share in shares if share.container == name) for name in names}
         part = PodPart(
             pod=sharer.claim.pod,
-            memory_mib=taken.memory_mib,
-            percent=taken.percent,
+            memory_mib=memory_mib,
+            percent=percent,
             asked=asked,
             containers=of_each if len(names) > 1 else {names[0]: asked},
             within=state.claim.group if state.claim and sharer.claim.within else "",

@@ -5,6 +5,7 @@ The reason is that of the group's condition and event, from the same function.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from itertools import accumulate
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -200,7 +201,7 @@ def _not_pending(fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanat
         rest = "its devices stay reserved until they have, or their grace period is over"
         return Explanation(subject, f"{text}: {rest}")
     facts = {vendor.env: pod.metadata.annotations.get(vendor.annotation, "") for vendor in vendors.VENDORS}
-    facts |= {**_containers(pod), **_share_health(fleet, pod), **_reported(fleet, pod)}
+    facts |= _held_by_pod(fleet, pod)
     if group is not None and of_group is not None and group.uid == pod.holder_uid:
         facts |= of_group.facts
     if pod.placed_on and pod.refusal:
@@ -266,44 +267,36 @@ def _never_fits(fleet: Fleet, request: Request, reason: str) -> dict[str, str]:
     return {"never fits": str(found)} if found and found.text not in reason else {}
 
 
-def _containers(pod: Pod) -> dict[str, str]:
-    """What each container has: `8 GiB of nvidia.com/gpu 0`."""
-    shares = current(pod.shares)
-    names = dict.fromkeys(share.container for share in shares)
-    return {f"container {name}": parts_text(share for share in shares if share.container == name) for name in names}
+def _held_by_pod(fleet: Fleet, pod: Pod) -> dict[str, str]:
+    """What each container has (`8 GiB of nvidia.com/gpu 0`), and what the ledger of its node says of the pod.
 
-
-def _share_health(fleet: Fleet, pod: Pod) -> dict[str, str]:
-    """Of a pod with parts: what a rebind replaced, whether its limits are enforced and why not, what becomes of another
-    size that was asked for, and what is wrong with the devices, with its cure."""
-    ledger = fleet.ledger(pod.node)
-    claim = ledger.claims.get(pod.metadata.uid) if ledger else None
-    if ledger is None or claim is None or not claim.pod:
-        return {}
-    before = parts_text(share for share in claim.shares if share.former)
-    facts = {"before a rebind": f"{before}, reserved until the pod ends" if before else ""}
-    mine = [each for each in ledger.status.hardware.limits if each.uid == pod.metadata.uid]
-    why = listed(sorted({each.missing for each in mine} - {""})) or ledger.counts_only
-    facts["limits"] = f"{ledger.limits_of(pod.metadata.uid)}{f': {why}' if why else ''}"
-    resize = judge(ledger, pod)
-    facts["resize"] = resize.obstacle or refusal(ledger, pod) or resize.lowering
-    if not pod.group:  # of others the group's health says it
-        gone = [each for each in fleet.states(pod.node) if pod.metadata.uid in each.holders and each.fault]
-        ill = listed(f"{each.device} is {each.fault}" for each in gone)
-        cure = f"deviceshare rebind pod {pod.metadata.key}, or repair it"
-        facts["health"] = f"{ill}: {cure}" if ill else ""
-    return facts
-
-
-def _reported(fleet: Fleet, pod: Pod) -> dict[str, str]:
-    """What of it uses more than its share, and which turns it has or waits for, as the node's agent reports."""
+    Of a pod with parts: what a rebind replaced, whether its limits are enforced and why not, what becomes of another
+    size that was asked for, and what is wrong with the devices, with its cure. Then what of it uses more than its
+    share, and which turns it has or waits for, as the node's agent reports.
+    """
+    shares, meta, facts = current(pod.shares), pod.metadata, dict[str, str]()
+    for name in dict.fromkeys(share.container for share in shares):
+        facts[f"container {name}"] = parts_text(share for share in shares if share.container == name)
     if (ledger := fleet.ledger(pod.node)) is None:
-        return {}
-    created = pod.metadata.creation_timestamp or ""  # what was found earlier is of an earlier pod of this name
-    rows = [row for row in ledger.hardware.overuses if row.pod == pod.metadata.key and not "" < row.since < created]
-    texts = [f"{overuse_text(row)}{f' (since {row.since})' if row.since else ''}" for row in rows]
-    turns = "; ".join(standings(ledger.hardware.turns, pod.metadata.key))
-    return {"over its share": f"{'; '.join(texts)}: {OVERUSE_CURE}" if texts else "", "turn": turns}
+        return facts
+    if (claim := ledger.claims.get(meta.uid)) and claim.pod:
+        before = parts_text(share for share in claim.shares if share.former)
+        facts["before a rebind"] = f"{before}, reserved until the pod ends" if before else ""
+        missing = {each.missing for each in ledger.status.hardware.limits if each.uid == meta.uid} - {""}
+        why = listed(sorted(missing)) or ledger.counts_only
+        facts["limits"] = f"{ledger.limits_of(meta.uid)}{f': {why}' if why else ''}"
+        resize = judge(ledger, pod)
+        facts["resize"] = resize.obstacle or refusal(ledger, pod) or resize.lowering
+        if not pod.group:  # of others the group's health says it
+            gone = [each for each in fleet.states(pod.node) if meta.uid in each.holders and each.fault]
+            ill = listed(f"{each.device} is {each.fault}" for each in gone)
+            facts["health"] = f"{ill}: deviceshare rebind pod {meta.key}, or repair it" if ill else ""
+    created = meta.creation_timestamp or ""  # what was found earlier is of an earlier pod of this name
+    rows = [row for row in ledger.hardware.overuses if row.pod == meta.key and not "" < row.since < created]
+    over = "; ".join(f"{overuse_text(row)}{f' (since {row.since})' if row.since else ''}" for row in rows)
+    facts["over its share"] = f"{over}: {OVERUSE_CURE}" if over else ""
+    facts["turn"] = "; ".join(standings(ledger.hardware.turns, meta.key))
+    return facts
 
 
 def _waiting(pods: Collection[Pod]) -> dict[str, str]:
@@ -443,13 +436,9 @@ def _enough(taken: dict[str, int], lacking: int) -> list[str]:
     suffice = [pod for pod, cost in taken.items() if cost >= lacking]
     if suffice:
         return [min(suffice, key=lambda pod: (taken[pod], pod))]
-    ends: list[str] = []
-    for pod in sorted(taken, key=lambda pod: (-taken[pod], pod)):
-        if lacking <= 0:
-            break
-        ends.append(pod)
-        lacking -= taken[pod]
-    return ends
+    largest = sorted(taken, key=lambda pod: (-taken[pod], pod))
+    freed = accumulate((taken[pod] for pod in largest), initial=0)
+    return [pod for pod, before in zip(largest, freed, strict=False) if before < lacking]
 
 
 def _verdict(state: DeviceState, found: Iterable[tuple[str, str]], free: str = "") -> DeviceVerdict:

@@ -292,7 +292,7 @@ def _count(resource: str, states: list[DeviceState], devices: list[DeviceView], 
 
 def _device(state: DeviceState, ledger: NodeDevices) -> DeviceView:
     device, number, part = state.device, (state.device.resource, state.device.index), state.part
-    taken, shares, hardware = allocated(state), parts(state, ledger.limits_of), ledger.hardware
+    (taken_mib, percent), shares, hardware = allocated(state), parts(state, ledger.limits_of), ledger.hardware
     trespasses = [] if state.lost else hardware.trespasses
     sharers = {each.pod for each in shares}  # an agent that stopped doesn't withdraw what it reported of others
     return DeviceView(
@@ -306,8 +306,8 @@ def _device(state: DeviceState, ledger: NodeDevices) -> DeviceView:
         watched=part is not None and state.health is not Health.UNKNOWN,
         model=part.model if part else "",
         memory_mib=state.memory_mib,
-        allocated_mib=taken.memory_mib,
-        allocated_percent=taken.percent or 0,
+        allocated_mib=taken_mib,
+        allocated_percent=percent or 0,
         parts=shares,
         serves=state.serves,
         withheld=state.withheld,

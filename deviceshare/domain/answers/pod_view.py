@@ -217,7 +217,7 @@ def pod_view(usage: Usage, ledger: NodeDevices, pod: Holder, holder: Holder, mat
     states, claim = device_states(ledger), ledger.claims.get(pod.uid)
     if claim and claim.shares:
         mine = ((state, each) for state in states for each in state.sharers if each.uid == pod.uid)
-        devices = [_part(_whole(state, usage, pod, mates), each, state, usage) for state, each in mine]
+        devices = [_part(_whole(state, usage, pod, mates), each, state.memory_mib) for state, each in mine]
     else:
         devices = [_whole(state, usage, pod, mates) for state in held_by(states, holder.uid)]
         former = (state for state in states if state.use is Use.FORMER and state.uid == holder.uid)
@@ -227,14 +227,18 @@ def pod_view(usage: Usage, ledger: NodeDevices, pod: Holder, holder: Holder, mat
 
 
 def _whole(state: DeviceState, usage: Usage, pod: Holder, mates: Collection[str]) -> PodDeviceView:
-    use, part = _use_of(state, usage), state.part
+    wanted, part = state.device, state.part
+    same = (each for each in usage.devices if (each.resource, each.index) == (wanted.resource, wanted.index))
+    known = (each for each in same if wanted.uuid in ("", each.uuid))
+    # Nothing of a device that is lost: another may have its number now.
+    use = None if part and part.lost else next(known, None)
     processes = use.processes if use else []
     theirs = sorted((each for each in processes if each.pod in mates), key=lambda each: each.pod)
     uses = ((mate, list(mine)) for mate, mine in groupby(theirs, key=lambda each: each.pod))
     return PodDeviceView(
-        state.device.resource,
-        state.device.index,
-        state.device.uuid or (use.uuid if use else ""),
+        wanted.resource,
+        wanted.index,
+        wanted.uuid or (use.uuid if use else ""),
         use.model if use else part.model if part else "",
         memory_used_mib=use.memory_used_mib if use else None,
         memory_total_mib=use.memory_total_mib if use else part.memory_mib if part else None,
@@ -245,9 +249,9 @@ def _whole(state: DeviceState, usage: Usage, pod: Holder, mates: Collection[str]
     )
 
 
-def _part(whole: PodDeviceView, mine: Sharer, state: DeviceState, usage: Usage) -> PodDeviceView:
-    """What the device's own figures show of others on it is left out."""
-    size, taken = state.memory_mib, Counter[str]()
+def _part(whole: PodDeviceView, mine: Sharer, size: int) -> PodDeviceView:
+    """The pod's part of a device with so many MiB. What the device's own figures show of others on it is left out."""
+    taken = Counter[str]()
     for process in whole.processes:
         taken[process.container] += process.memory_mib
     parts = []
@@ -259,7 +263,7 @@ def _part(whole: PodDeviceView, mine: Sharer, state: DeviceState, usage: Usage) 
     memory_mib = mib(cost, size) if size else None
     return replace(
         whole,
-        memory_used_mib=taken.total() if _use_of(state, usage) else None,
+        memory_used_mib=None if whole.memory_used_mib is None else taken.total(),
         memory_total_mib=memory_mib,
         utilization=None,
         part_mib=memory_mib,
@@ -267,15 +271,6 @@ def _part(whole: PodDeviceView, mine: Sharer, state: DeviceState, usage: Usage) 
         parts=parts,
         former=all(share.former for share in mine.shares),
     )
-
-
-def _use_of(state: DeviceState, usage: Usage) -> DeviceUsage | None:
-    """Nothing of a device that is lost: another may have its number now."""
-    wanted = state.device
-    if state.part and state.part.lost:
-        return None
-    same = (each for each in usage.devices if (each.resource, each.index) == (wanted.resource, wanted.index))
-    return next((each for each in same if wanted.uuid in ("", each.uuid)), None)
 
 
 # The lines of tables. Cells are plain and may hold control characters of others' names: who prints them escapes them.
