@@ -144,7 +144,7 @@ def _of_templates(document: "Document", notes: list[str]) -> Iterator[Pod]:
             continue
         name = f"{meta.name}-{each.name}" if len(found) > 1 and each.name else meta.name
         made = workloads.pods_of(template, name, meta.namespace, document.few(each.pods))
-        if workloads.pod_of(template, name, "").wants_devices:
+        if template.wants_devices:
             pods = counted(len(made), "pod")
             notes.append(f"{document.title}: its pod template was found at {each.path}, planned as {pods}")
         yield from made

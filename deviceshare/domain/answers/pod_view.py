@@ -9,10 +9,10 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import asdict, replace
 
 from deviceshare.domain.device_health.violations import limit_of_container
-from deviceshare.domain.objects.hardware import ReportedProgram, ReportedQueue, ReportedTurns
+from deviceshare.domain.objects.hardware import ReportedProgram, ReportedTurns
 from deviceshare.domain.objects.ledger import ENFORCED, INTERCEPTED, NodeDevices
 from deviceshare.domain.objects.shares import WHOLE, Holder
-from deviceshare.domain.objects.usage import MINUTES, UNKNOWN, DeviceHour, DeviceProcess, DeviceUsage, NodeUse, Usage
+from deviceshare.domain.objects.usage import MINUTES, UNKNOWN, DeviceProcess, DeviceUsage, NodeUse, Usage
 from deviceshare.domain.placement.device_states import DeviceState, Sharer, Use, device_states, held_by
 from deviceshare.domain.placement.rooms import capacity, mib, units, used
 from deviceshare.domain.wording import listed
@@ -54,18 +54,17 @@ def turn_views(turns: ReportedTurns | None, pods: Container[str], group_uid: str
     """A view of each reported queue, or of those of one group; `pods` are those that there are, as `namespace/name`."""
     if turns is None:
         return []
-    return [_view(each, turns.time, pods) for each in turns.queues if group_uid in ("", each.uid)]
 
+    def player(each: ReportedProgram) -> TurnPlayer:
+        return TurnPlayer(**asdict(each), gone=each.pod not in pods)
 
-def _view(queue: ReportedQueue, reported: str, pods: Container[str]) -> TurnView:
-    holder = _player(queue.holder, pods) if queue.holder else None
-    waiting = [_player(each, pods) for each in queue.waiting]
-    number = max(queue.waiting_count, len(waiting))
-    return TurnView(queue.group, queue.resource, queue.index, reported, holder, waiting, number)
-
-
-def _player(each: ReportedProgram, pods: Container[str]) -> TurnPlayer:
-    return TurnPlayer(**asdict(each), gone=each.pod not in pods)
+    views = []
+    for queue in turns.queues:
+        if group_uid in ("", queue.uid):
+            holder, waiting = player(queue.holder) if queue.holder else None, [*map(player, queue.waiting)]
+            number = max(queue.waiting_count, len(waiting))
+            views.append(TurnView(queue.group, queue.resource, queue.index, turns.time, holder, waiting, number))
+    return views
 
 
 def standings(turns: ReportedTurns | None, pod: str) -> list[str]:
@@ -92,16 +91,6 @@ DETAILED: Final = 256
 """With more devices than this, only nodes get the last hour: their tiles are too small for lines."""
 
 
-class NodeUseView(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One node."""
-
-    node: str
-    time: str = ""
-    hour: list[int] = field(default_factory=list)
-    """The mean of its devices in each minute, as `DeviceHour.hour`."""
-    devices: list[DeviceHour] = field(default_factory=list)
-
-
 class UseView(Struct, frozen=True, rename="camel"):
     """The content of `/ui/use`."""
 
@@ -110,11 +99,11 @@ class UseView(Struct, frozen=True, rename="camel"):
     agents: int
     """How many there are."""
     nodes: list[Raw]
-    """A NodeUseView of each whose agent has answered, by name. Encoded once, when it answered: thousands at each look
+    """A NodeUse of each whose agent has answered, by name. Encoded once, when it answered: thousands at each look
     would delay kube-scheduler."""
 
 
-def view_of_use(report: NodeUse, *, detailed: bool) -> NodeUseView:
+def view_of_use(report: NodeUse, *, detailed: bool) -> NodeUse:
     """What the page shows of a node; numbers that no driver reports are left out."""
     devices = []
     for each in report.devices:
@@ -122,7 +111,7 @@ def view_of_use(report: NodeUse, *, detailed: bool) -> NodeUseView:
         hour = [min(max(percent, UNKNOWN), 100) for percent in each.hour[-MINUTES:]]
         devices.append(replace(each, utilization=each.utilization if known else None, hour=hour))
     shown = devices if detailed else [replace(each, hour=[]) for each in devices]
-    return NodeUseView(report.node, report.time, _mean(each.hour for each in devices), shown)
+    return replace(report, devices=shown, hour=_mean(each.hour for each in devices))
 
 
 def _mean(hours: Iterable[list[int]]) -> list[int]:

@@ -37,6 +37,8 @@ class NodeUse(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True)
     node: str
     time: str = ""
     devices: list[DeviceHour] = field(default_factory=list)
+    hour: list[int] = field(default_factory=list)
+    """For the page: the mean of its devices in each minute, as `DeviceHour.hour`. Agents leave it empty."""
 
 
 # The turns of a node, part of an agent's answer to `/usage`: the holder and the queue of each group.

@@ -178,18 +178,18 @@ class Waker:
 
     def _chosen(self, pods: list[Pod], group: Group | None, fits: Collection[str], number: int) -> frozenset[str]:
         """The UIDs of those to be touched in the round with this number, the longest waiting first."""
+        chosen, equal = list[Pod](), dict[ShareRequest, list[Pod]]()
         if group is not None and not group.node:
-            return _uids(pods if number else pods[:1])
-        equal: dict[ShareRequest, list[Pod]] = {}
-        for pod in pods:
-            equal.setdefault(pod.share, []).append(pod)
-        chosen = frozenset[str]()
+            chosen = pods if number else pods[:1]
+        else:
+            for pod in pods:
+                equal.setdefault(pod.share, []).append(pod)
         for share, mine in equal.items():
             request, many = _request(mine[0], group), len(mine)
             if share and request:
                 many = self._context.fleet.how_many(request, sorted(fits), many) << number
-            chosen |= _uids(mine[:many])
-        return chosen
+            chosen += mine[:many]
+        return frozenset(pod.metadata.uid for pod in chosen)
 
     # When to touch them.
 
@@ -268,7 +268,3 @@ def _request(pod: Pod, group: Group | None) -> Request | None:
     """
     request = request_of(pod, group)
     return request._replace(holder=_NOBODY) if request and request.holder.kind == POD else request
-
-
-def _uids(pods: list[Pod]) -> frozenset[str]:
-    return frozenset(pod.metadata.uid for pod in pods)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceshare.domain.answers.pod_view import DETAILED, NodeUseView
+from deviceshare.domain.answers.pod_view import DETAILED
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.usage import DeviceHour, NodeUse
 from deviceshare.kube.use_rounds import AT_ONCE, SECONDS, AgentPod, AgentSpec, AgentStatus, UseRounds
@@ -109,11 +109,8 @@ async def test_in_a_large_cluster_only_nodes_have_an_hour(agents: Agents) -> Non
     await settle()
     detailed = (await agents.rounds.current()).nodes
     assert (len(large), len(detailed)) == (DETAILED + 1, DETAILED)
-    assert [msgspec.json.decode(each, type=NodeUseView).hour for each in (large[0], detailed[0])] == [[7], [7]]
-    assert [msgspec.json.decode(each, type=NodeUseView).devices[0].hour for each in (large[0], detailed[0])] == [
-        [],
-        [7],
-    ]
+    assert [msgspec.json.decode(each, type=NodeUse).hour for each in (large[0], detailed[0])] == [[7], [7]]
+    assert [msgspec.json.decode(each, type=NodeUse).devices[0].hour for each in (large[0], detailed[0])] == [[], [7]]
 
 
 async def test_an_agent_that_does_not_answer_is_left_out(agents: Agents) -> None:
