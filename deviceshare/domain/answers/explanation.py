@@ -360,8 +360,10 @@ def verdicts(fleet: Fleet, request: Request, fault: Reason | None = None, pod: P
     """Every shared node, the best first, then those that lack the fewest devices, then the others.
 
     Of nodes that only lack room for a share of nobody's devices, those with the largest room on one device are first.
+    With a `fault` of the request no node fits.
     """
-    scores, reasons = waiting.candidates(fleet, request, fault, pod)
+    nobody = dict[str, int](), dict.fromkeys(fleet.names(), fault)
+    scores, reasons = nobody if fault else waiting.candidates(fleet, request, pod)
     of = _of_share if request.share and (fleet.home(request) or not request.resources) else _of_devices
     found = []
     for name in fleet.names():

@@ -143,7 +143,7 @@ class Planner:
                 self._keep_off(pod, f"its group lives on node {node}: {why}")
                 return pod
         else:
-            node, equals = self._best(request, pod=pod)
+            node, equals = self._best(request, pod)
         if not node and only and (reason := self._fleet.filter(request, [only]).reasons.get(only)):
             self._kept_off[pod.metadata.key] = replace(reason, text=f"{only}: {reason.text}")
         shares = chosen_shares(self._fleet, request, node) if node and pod.share else ()
@@ -161,9 +161,9 @@ class Planner:
 
         `request` is the group's, with the share of the pod that needs it, if any.
         """
-        if self._fleet.home(group.request):
+        if self._fleet.home(group.request) or invalid(group):
             return group
-        node, equals = self._best(request, invalid(group), pod)
+        node, equals = self._best(request, pod)
         if not node:
             return group
         devices = allocation.choose(group.request, self._fleet.available(node))
@@ -175,10 +175,10 @@ class Planner:
         self._groups[group.name] = replace(group, status=then)
         return self._groups[group.name]
 
-    def _best(self, request: Request, fault: Reason | None = None, pod: Pod | None = None) -> tuple[str, int]:
+    def _best(self, request: Request, pod: Pod | None) -> tuple[str, int]:
         """The best node for the request that the pod may go to, and how many are as good; "" where none fits."""
-        scores, reasons = candidates(self._fleet, request, fault, pod)
-        if pod is not None and not scores and not fault:
+        scores, reasons = candidates(self._fleet, request, pod)
+        if pod is not None and not scores:
             alike: dict[str, list[str]] = {}
             for name in self._fleet.filter(request, [*reasons]).fits:
                 alike.setdefault(str(reasons[name]), []).append(name)

@@ -208,19 +208,13 @@ def unusable(fleet: Fleet, name: str, pod: Pod | None = None) -> Reason | None:
     return obstacle or (node_choice.unusable(node, pod) if node else None)
 
 
-def candidates(
-    fleet: Fleet, request: Request, fault: Reason | None = None, pod: Pod | None = None
-) -> tuple[dict[str, int], dict[str, Reason]]:
+def candidates(fleet: Fleet, request: Request, pod: Pod | None = None) -> tuple[dict[str, int], dict[str, Reason]]:
     """The nodes that the holder's next pod may go to, with their scores; and why not, for each of the others.
 
-    This is what filter and prioritize answer over all nodes, without those that kube-scheduler would not use itself.
-
-    With a `fault` of the request no node fits; with a `pod` none that it can't be scheduled to.
+    This is what filter and prioritize answer over all nodes, without those that kube-scheduler would not use itself;
+    with a `pod`, without those that it can't be scheduled to.
     """
-    names = fleet.names()
-    if fault:
-        return {}, dict.fromkeys(names, fault)
-    filtered = fleet.filter(request, names)
+    filtered = fleet.filter(request, fleet.names())
     reasons = filtered.reasons | {name: obstacle for name in filtered.fits if (obstacle := unusable(fleet, name, pod))}
     return fleet.prioritize(request, [name for name in filtered.fits if name not in reasons]), reasons
 
