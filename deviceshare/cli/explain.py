@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 from msgspec import Struct, field
@@ -23,10 +23,9 @@ from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.settings import DEFAULTS
 from deviceshare.domain.answers import explanation as explanations
 from deviceshare.domain.answers.device_parts import SHOWN_PODS, parts_text
-from deviceshare.domain.answers.explanation import DeviceVerdict, Explanation, NodeVerdict
+from deviceshare.domain.answers.explanation import Case, DeviceVerdict, Explanation, NodeVerdict
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import Condition, NamedObject
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
@@ -37,19 +36,6 @@ from deviceshare.loops.ports import Forbidden, Kind, NotFound
 
 SHOWN: Final = 5
 """Nodes, each with all its devices, before the rest is counted; as many as a condition names."""
-
-
-class Case(NamedTuple):
-    """A group, where there is one, and what belongs to it."""
-
-    seen: ClusterSnapshot
-    group: Group | None
-    home: Node | None
-
-    @property
-    def pods(self) -> list[Pod]:
-        """The pods that name the group."""
-        return [pod for pod in self.seen.pods.values() if self.group and pod.group == self.group.name]
 
 
 _details = click.option("-d", "--details", is_flag=True, help="Every node and every device, nothing folded.")
@@ -83,13 +69,13 @@ def explain() -> None:
 @parameters.on_cluster
 def group(target: Target, name: str, file: Path | None, output: str, *, details: bool) -> None:
     """Explain the SharedDeviceGroup NAME."""
-    case = _case(replayed(given(file)), name) if file else target.ask(lambda api: _asked(api, name, target.namespace))
+    seen, case = (
+        _case(replayed(given(file)), name) if file else target.ask(lambda api: _asked(api, name, target.namespace))
+    )
     if case.group is None:
-        near = parameters.did_you_mean(name, case.seen.groups)
+        near = parameters.did_you_mean(name, seen.groups)
         raise click.ClickException(f"There is no SharedDeviceGroup {name}; see them with kubectl get sdg{near}")
-    partly = not case.seen.visibility.whole
-    answer = explanations.explain_group(case.seen.fleet, case.group, case.pods, case.home, partly_seen=partly)
-    _answer(answer, case, output, details=details)
+    _answer(explanations.explain_group(case), seen, case.group, output, details=details)
 
 
 @explain.command(short_help="What a pod waits for, or what it has.")
@@ -103,14 +89,14 @@ def pod(target: Target, name: str, namespace: str | None, file: Path | None, out
     """Explain a pod, by default of the namespace of the kubeconfig's context."""
     within, name = parameters.pod_named(name, namespace, target)
 
-    async def ask(api: Api) -> tuple[Pod, Case]:
+    async def ask(api: Api) -> tuple[Pod, ClusterSnapshot, Case]:
         # A list: a get would refuse a pod with unreadable fields, which can be explained.
         found = await api.list(PODS, namespace=within, field_selector=f"metadata.name={name}")
         if not found:
             raise await parameters.no_such(api, PODS, name, within)
         guard, _ = await settings_of(api)
-        seen = guard(found[0])
-        return seen, await _asked(api, seen.group, within)
+        guarded = guard(found[0])
+        return guarded, *await _asked(api, guarded.group, within)
 
     if file:
         recorded, key = given(file), f"{within}/{name}"
@@ -118,15 +104,10 @@ def pod(target: Target, name: str, namespace: str | None, file: Path | None, out
         if key not in pods:
             near = parameters.did_you_mean(key, pods)
             raise click.ClickException(f"{file} has no pod {key}, or it wants no devices{near}")
-        asked, case = pods[key], _case(replayed(recorded), pods[key].group)
+        asked, seen, case = pods[key], *_case(replayed(recorded), pods[key].group)
     else:
-        asked, case = target.ask(ask)
-    answer = explanations.explain_pod(
-        *(case.seen.fleet, asked, case.group, case.pods, case.home),
-        partly_seen=not case.seen.visibility.whole,
-        everyone=case.seen.pods.values(),
-    )
-    _answer(answer, case, output, details=details)
+        asked, seen, case = target.ask(ask)
+    _answer(explanations.explain_pod(case, asked), seen, case.group, output, details=details)
 
 
 class _TemplateSpec(Struct, frozen=True):
@@ -207,22 +188,25 @@ async def _refused(api: Api, owners: list[_Workload], namespace: str, *, has_pod
     return ""
 
 
-def _case(seen: ClusterSnapshot, name: str) -> Case:
+def _case(seen: ClusterSnapshot, name: str) -> tuple[ClusterSnapshot, Case]:
     found = seen.groups.get(name)
-    return Case(seen, found, seen.fleet.node(found.node) if found else None)
+    home = seen.fleet.node(found.node) if found else None
+    return seen, Case(seen.fleet, found, home, seen.pods.values(), not seen.visibility.whole)
 
 
-async def _asked(api: Api, name: str, namespace: str) -> Case:
-    case = _case(await look(api, namespace), name)
+async def _asked(api: Api, name: str, namespace: str) -> tuple[ClusterSnapshot, Case]:
+    seen, case = _case(await look(api, namespace), name)
     if case.group and case.group.node and case.home is None:
         with suppress(NotFound, Forbidden):  # only shared nodes were listed: is it deleted, or no longer shared?
-            return case._replace(home=await api.get(NODES, case.group.node))
-    return case
+            return seen, case._replace(home=await api.get(NODES, case.group.node))
+    return seen, case
 
 
-def _answer(explanation: Explanation, case: Case, output: str, *, details: bool) -> None:
-    answer = replace(explanation, unseen=list(case.seen.unseen))
-    if case.group and not case.group.node and (selector := case.seen.selectors.get(case.group.name)):
+def _answer(
+    explanation: Explanation, seen: ClusterSnapshot, group: Group | None, output: str, *, details: bool
+) -> None:
+    answer = replace(explanation, unseen=list(seen.unseen))
+    if group and not group.node and (selector := seen.selectors.get(group.name)):
         # It may rule out the node that fits best.
         known = {name: fact for name, fact in answer.facts.items() if not name.startswith("would ")}
         not_compared = f"{labels_text(selector)}, which the verdicts leave out: you can't list nodes"

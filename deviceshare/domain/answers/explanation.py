@@ -6,6 +6,7 @@ The reason is that of the group's condition and event, from the same function.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate
+from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -138,15 +139,27 @@ def preemption(fleet: Fleet, pod: Pod, group: Group | None, everyone: Collection
     return f"{listed(map(str, room.victims))} would have to go, on node {room.node}"
 
 
-def explain_group(
-    fleet: Fleet, group: Group, pods: Collection[Pod], home: Node | None, *, partly_seen: bool = False
-) -> Explanation:
-    """A group: where it lives, with which devices and why these; or what it waits for and where it could go.
+class Case(NamedTuple):
+    """What is explained: a group, where there is one, or a pod of it, in the cluster as far as it is seen."""
 
-    `pods` are those that name the group, `home` is its node. Where the cluster is only `partly_seen`, the conditions
-    are those that the leader stated.
-    """
-    stated = group_status.stated(group) if partly_seen else {}
+    fleet: Fleet
+    group: Group | None
+    home: Node | None
+    """The group's node."""
+    everyone: Collection[Pod]
+    """All pods that want devices."""
+    partly_seen: bool = False
+    """Where the cluster is, the conditions are those that the leader stated."""
+
+
+def explain_group(case: Case) -> Explanation:
+    """The group: where it lives, with which devices and why these; or what it waits for and where it could go."""
+    fleet, group, home, everyone, partly_seen = case
+    assert group is not None, "nothing can be said of a group that isn't there"
+    pods, stated = (
+        [pod for pod in everyone if pod.group == group.name],
+        group_status.stated(group) if partly_seen else {},
+    )
     bound = stated.get(group_status.IS_BOUND) or group_status.bound(group, fleet, pods)
     nodes, facts = list[NodeVerdict](), {_HIDDEN: group.metadata.fault}
     if group.node:
@@ -163,21 +176,10 @@ def explain_group(
     return Explanation(f"group {group.name}", str(bound), facts=_known(facts), nodes=nodes, why=bound)
 
 
-def explain_pod(
-    fleet: Fleet,
-    pod: Pod,
-    group: Group | None,
-    pods: Collection[Pod],
-    home: Node | None,
-    *,
-    partly_seen: bool = False,
-    everyone: Collection[Pod] = (),
-) -> Explanation:
-    """A pod: what it has and from which group, or what it waits for.
-
-    `pods` and `home` are its group's; `everyone` are all that want devices.
-    """
-    of_group = explain_group(fleet, group, pods, home, partly_seen=partly_seen) if group else None
+def explain_pod(case: Case, pod: Pod) -> Explanation:
+    """A pod: what it has and from which group, or what it waits for."""
+    fleet, group, _, everyone, _ = case
+    of_group = explain_group(case) if group else None
     pending = pod.wants_devices and pod.pending and not pod.left_out
     found = (_pending if pending else _not_pending)(fleet, pod, group, of_group)
     facts = {_HIDDEN: pod.metadata.fault, **found.facts}

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from deviceshare.cli.rebind import ask, new_token, rebind
 from deviceshare.domain import contract
-from deviceshare.domain.answers.explanation import explain_pod
+from deviceshare.domain.answers.explanation import Case, explain_pod
 from deviceshare.domain.objects.shares import token_fault
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, led_world, soon
@@ -33,7 +33,7 @@ async def test_it_says_what_the_pod_has_now_and_when_containers_see_it() -> None
 
 
 def facts(world: World) -> dict[str, str]:
-    return explain_pod(world.fleet, world.read_pod("p"), None, [], None).facts
+    return explain_pod(Case(world.fleet, None, None, []), world.read_pod("p")).facts
 
 
 @in_virtual_time

@@ -13,7 +13,7 @@ from deviceshare.cli.output import show
 from deviceshare.cli.top import DeviceNow, NodeNow, cluster_table
 from deviceshare.doctor.nodes import judge_waiting
 from deviceshare.domain.answers.device_parts import PodPart
-from deviceshare.domain.answers.explanation import Explanation, explain_pod
+from deviceshare.domain.answers.explanation import Case, Explanation, explain_pod
 from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.placement.fleet import Fleet
@@ -63,7 +63,7 @@ def printed(explanation: Explanation) -> list[str]:
 
 def test_an_explanation_says_of_each_device_what_is_free_and_who_has_the_rest() -> None:
     """Equal ones together."""
-    lines = printed(explain_pod(a_scene(), sharing(), None, [], None))
+    lines = printed(explain_pod(Case(a_scene(), None, None, []), sharing()))
     assert [" ".join(line.split()) for line in lines[-5:]] == [
         "n1: fits, scores 10 of 10; would get 8 GiB of nvidia.com/gpu 1, where the least room is left that suffices",
         "nvidia.com/gpu 0 only 0 of 16 GiB free (ns/a 8 GiB and ns/b 8 GiB); what would free it: pod ns/a ends",

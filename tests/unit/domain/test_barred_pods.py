@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
-from deviceshare.domain.answers.explanation import explain_group, explain_pod
+from deviceshare.domain.answers.explanation import Case, explain_group, explain_pod
 from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.objects.nodes import Affinity, Node, admits
 from deviceshare.domain.objects.pods import Pod
@@ -136,7 +136,7 @@ def test_condition_explain_and_picture_say_the_same_of_such_a_pod() -> None:
     wanted = group_status.desired_status(group, fleet, home=fleet.node("n2"), pods=pods, now="")
     assert (wanted.conditions[0].status, wanted.conditions[0].message) == ("True", str(bound))
     assert wanted.phase == "Bound"
-    assert explain_pod(fleet, pods[0], group, pods, fleet.node("n2")).message == str(reason)
+    assert explain_pod(Case(fleet, group, fleet.node("n2"), pods), pods[0]).message == str(reason)
     assert {each.why for each in draw(fleet, [group], pods).waiting} == {reason}
 
 
@@ -145,7 +145,7 @@ def test_explain_names_such_a_pod_of_a_group_that_waits() -> None:
     fleet = a_fleet(*TWO, ledgers=FREE)
     group, pods = a_group(), [_with(a_pod("p"), node_selector={"zone": "nowhere"})]
     [reason] = ruled_out(fleet, group.request, pods).values()
-    explained = explain_group(fleet, group, pods, None)
+    explained = explain_group(Case(fleet, group, None, pods))
     assert explained.nodes
     assert explained.facts["barred pods"] == f"ns/p can't join it: {reason}"
 
@@ -154,4 +154,4 @@ def test_a_pod_whose_groups_node_is_cordoned_is_told_so() -> None:
     """And how to have it back; kube-scheduler says only that some node is unschedulable."""
     fleet = a_fleet(cordoned("n1"), ledgers=(a_ledger("n1", team=gpus(0, 1)),))
     group = a_group(node="n1")
-    assert "kubectl uncordon n1" in explain_pod(fleet, a_pod(), group, [a_pod()], fleet.node("n1")).message
+    assert "kubectl uncordon n1" in explain_pod(Case(fleet, group, fleet.node("n1"), [a_pod()]), a_pod()).message

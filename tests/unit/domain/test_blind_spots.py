@@ -7,7 +7,7 @@ import msgspec
 from deviceshare.cli.inspect_view import troubles
 from deviceshare.doctor.nodes import judge_unreadable
 from deviceshare.domain import contract
-from deviceshare.domain.answers.explanation import explain_group, explain_pod
+from deviceshare.domain.answers.explanation import Case, explain_group, explain_pod
 from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
@@ -60,11 +60,11 @@ def test_explain_tells_what_cannot_be_read() -> None:
     """As a fact beside what can: of a group that waits, of its pod, of a pod that lives."""
     fleet, group = a_fleet(a_node(), ledgers=(a_ledger(),)), odd_group()
     said = f"spec.resources[{GPU}]: Expected `int`, got `str`"
-    told = explain_group(fleet, group, [], None)
+    told = explain_group(Case(fleet, group, None, []))
     assert told.facts["can't be read"] == said
     assert told.message == f"group team can't be read ({said}): kubectl edit sdg team"
     assert not any(node.fits for node in told.nodes)
-    told = explain_pod(fleet, odd_pod(), a_group(node="n1"), [], a_node())
+    told = explain_pod(Case(fleet, a_group(node="n1"), a_node(), []), odd_pod())
     assert told.facts["can't be read"] == "metadata.annotations: Expected `object`, got `int`"
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers.explanation import (
     LOWEST,
+    Case,
     DeviceVerdict,
     explain_group,
     explain_pod,
@@ -41,12 +42,12 @@ def test_the_first_text_is_the_condition() -> None:
     """Word for word: what people see in `kubectl get`, in events and here is one text."""
     fleet, group, pods = a_full_fleet(), a_group(), [a_pod()]
     (bound, healthy, _) = desired_status(group, fleet, home=None, pods=pods, now="").conditions
-    told = explain_group(fleet, group, pods, None)
+    told = explain_group(Case(fleet, group, None, pods))
     assert told.message == bound.message
     assert told.message.startswith(f"waiting for 2 {GPU}, which no shared node has free")
     held = a_group("a", 3, node="n1")
     (bound, healthy, _) = desired_status(held, fleet, home=a_node("n1"), pods=[], now="").conditions
-    told = explain_group(fleet, held, [], a_node("n1"))
+    told = explain_group(Case(fleet, held, a_node("n1"), []))
     assert (told.message, told.facts["health"]) == (bound.message, healthy.message)
 
 
@@ -105,7 +106,7 @@ def test_where_it_fits_it_says_where_it_would_go_and_with_what() -> None:
     links = [Link(GPU, 2, 3, NVLINK, 4)]
     ledger = with_hardware(a_ledger("n2", a=gpus(0)), Hardware(devices=[Part(GPU, n) for n in range(4)], links=links))
     fleet = a_fleet(a_node("n1"), a_node("n2"), ledgers=(a_ledger("n1"), ledger))
-    told = explain_group(fleet, a_group(), [], None)
+    told = explain_group(Case(fleet, a_group(), None, []))
     assert told.facts["would go to"] == "n2: scores 10 of 10 for binpack"
     assert told.facts["would get"] == f"{GPU} 2,3, all joined by NVLink"
     assert [(node.node, node.fits, node.score) for node in told.nodes] == [("n2", True, 10), ("n1", True, 0)]
@@ -124,10 +125,10 @@ def test_a_pod_is_not_said_to_go_where_it_can_t_be_scheduled(what: str) -> None:
     tainted = replace(a_node("n1"), spec=replace(a_node().spec, taints=[Taint("team", "a", "NoSchedule")]))
     pod, group = (a_share_pod(percent=30), None) if what == "share" else (a_pod(), a_group())
     fleet = a_fleet(tainted, a_node("n2"), ledgers=(a_ledger("n1"), a_ledger("n2")))
-    told = explain_pod(fleet, pod, group, [pod], None)
+    told = explain_pod(Case(fleet, group, None, [pod]), pod)
     assert told.facts["would go to"].startswith("n2: ")
     picky = replace(pod, spec=replace(pod.spec, node_selector={"zone": "west"}))
-    told = explain_pod(fleet, picky, group, [picky], None)
+    told = explain_pod(Case(fleet, group, None, [picky]), picky)
     assert "would go to" not in told.facts
     assert {node.node: node.reason for node in told.nodes} == {
         "n1": "the pod doesn't tolerate the node's taint {team: a}",
@@ -144,10 +145,10 @@ def test_an_invalid_group_fits_nowhere() -> None:
 
 def test_who_asks_for_more_than_any_node_has_is_told() -> None:
     """Waiting would be in vain, whatever is freed."""
-    told = explain_group(a_full_fleet(), a_group(count=5), [], None)
+    told = explain_group(Case(a_full_fleet(), a_group(count=5), None, []))
     assert told.facts["never fits"] == f"no shared node has more than 4 {GPU}: ask for fewer, or add a larger node"
-    assert "never fits" not in explain_group(a_full_fleet(), a_group(count=4), [], None).facts
-    waits = explain_group(a_full_fleet(), a_group(count=5), [a_pod()], None)
+    assert "never fits" not in explain_group(Case(a_full_fleet(), a_group(count=4), None, [])).facts
+    waits = explain_group(Case(a_full_fleet(), a_group(count=5), None, [a_pod()]))
     assert "never fits" not in waits.facts
     assert waits.message.startswith(
         f"waiting for 5 {GPU}, but no shared node has more than 4 {GPU}: ask for fewer, or add a larger node; n1: "
@@ -166,7 +167,7 @@ def test_a_bound_group_says_why_these_devices_and_who_uses_them() -> None:
     hardware = Hardware(devices=[Part(GPU, n) for n in range(4)], links=[Link(GPU, 0, 1, NVLINK, 4)])
     pods = [a_pod("p1", node="n1", devices=gpus(0, 1)), said(a_pod("p2"), "0/1 nodes are available")]
     fleet = a_fleet(a_node(), ledgers=(with_hardware(a_ledger(team=gpus(0, 1)), hardware),), pods=(pods[0],))
-    told = explain_group(fleet, a_group(node="n1"), pods, a_node())
+    told = explain_group(Case(fleet, a_group(node="n1"), a_node(), pods))
     assert told.facts == {
         "devices": f"{GPU} 0,1",
         "why these": "all joined by NVLink",
@@ -176,7 +177,7 @@ def test_a_bound_group_says_why_these_devices_and_who_uses_them() -> None:
         "health": "node n1 is Ready and has all its devices",
     }
     fleet.set_ledger("n1", a_ledger(team=gpus(0, 1)))
-    assert explain_group(fleet, a_group(node="n1"), [], a_node()).facts["why these"] == LOWEST
+    assert explain_group(Case(fleet, a_group(node="n1"), a_node(), [])).facts["why these"] == LOWEST
 
 
 def said(pod: Pod, message: str) -> Pod:
@@ -194,7 +195,7 @@ def with_annotations(pod: Pod, **changes: Any) -> Pod:
 
 def told_of(pod: Pod, group: Group | None) -> str:
     """The first text about a pod, in a cluster with one node where the group a holds three devices."""
-    return explain_pod(a_full_fleet(), pod, group, [pod], a_node("n1")).message
+    return explain_pod(Case(a_full_fleet(), group, a_node("n1"), [pod]), pod).message
 
 
 @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ def test_an_impostor_and_a_finished_pod_are_told_as_such() -> None:
 def test_a_waiting_pod_comes_with_its_groups_outlook() -> None:
     """The nodes of an unbound group, and what the scheduler said of the pod."""
     pod = said(a_pod("p"), "0/2 nodes are available")
-    told = explain_pod(a_full_fleet(), pod, a_group(), [pod], None)
+    told = explain_pod(Case(a_full_fleet(), a_group(), None, [pod]), pod)
     assert [node.node for node in told.nodes] == ["n1", "n2"]
     assert told.facts == {"group": "team", "kube-scheduler": "0/2 nodes are available"}
 
@@ -252,7 +253,7 @@ def test_a_waiting_pod_comes_with_its_groups_outlook() -> None:
 def test_a_bound_pod_shows_its_variables() -> None:
     """What its containers see."""
     pod = with_annotations(a_pod("p1", "a", node="n1", devices=gpus(0, 1, 2)), **{vendors.NVIDIA.annotation: "0,1,2"})
-    told = explain_pod(a_full_fleet(), pod, a_group("a", 3, node="n1"), [pod], a_node("n1"))
+    told = explain_pod(Case(a_full_fleet(), a_group("a", 3, node="n1"), a_node("n1"), [pod]), pod)
     assert told.facts["NVIDIA_VISIBLE_DEVICES"] == "0,1,2"
     assert told.facts["used by"] == "ns/p1"
 
@@ -289,7 +290,7 @@ def test_a_rolling_update_that_waits_for_its_old_pod_is_told(
     """Both wait for each other, and every other tool says only that the device is full."""
     old, new = of_set(running(a_share_pod("old", percent=60)), theirs), of_set(a_share_pod("new", percent=wanted), mine)
     fleet = a_fleet_with_a_share(60)
-    said = explain_pod(fleet, new, None, [], None, everyone=[old, new]).facts.get("rolling update", "")
+    said = explain_pod(Case(fleet, None, None, [old, new]), new).facts.get("rolling update", "")
     assert said == explain_workload(fleet, "x", [new], {}, [old, new]).facts.get("rolling update", "")
     assert said.startswith("pod ns/old of the same Deployment has what it waits for") is told
 

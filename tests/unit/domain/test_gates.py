@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from deviceshare.doctor import canary
 from deviceshare.doctor.findings import UNTESTED
 from deviceshare.domain.answers import group_status
-from deviceshare.domain.answers.explanation import explain_group, explain_pod
+from deviceshare.domain.answers.explanation import Case, explain_group, explain_pod
 from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
@@ -60,7 +60,7 @@ def test_explain_tells_gated_pods_from_those_that_wait_for_devices() -> None:
     pods = [gated(a_pod(f"p{number}")) for number in range(5)] + [
         tried(a_pod("q"), "Unschedulable", message="0/1 nodes")
     ]
-    facts = explain_group(fleet, a_group(node="n1"), pods, a_node()).facts
+    facts = explain_group(Case(fleet, a_group(node="n1"), a_node(), pods)).facts
     assert facts["waiting pods"] == "ns/q"
     assert facts["kube-scheduler"] == "0/1 nodes"
     assert facts["gated pods"] == f"ns/p0, ns/p1, ns/p2 and 2 more: each {TEXT}"
@@ -69,9 +69,9 @@ def test_explain_tells_gated_pods_from_those_that_wait_for_devices() -> None:
 def test_explain_tells_what_a_gated_pod_waits_for() -> None:
     """The names of the gates, as many as can be read."""
     fleet = a_fleet(a_node(), ledgers=(a_ledger(),))
-    assert explain_pod(fleet, gated(a_pod()), a_group(), [], None).message == f"the pod {TEXT}"
+    assert explain_pod(Case(fleet, a_group(), None, []), gated(a_pod())).message == f"the pod {TEXT}"
     many = gated(a_pod(), "e.io/5", "a.io/1", "d.io/4", "b.io/2", "c.io/3")
-    said = explain_pod(fleet, many, a_group(), [], None).message
+    said = explain_pod(Case(fleet, a_group(), None, []), many).message
     assert said == "the pod waits for its scheduling gates a.io/1, b.io/2, c.io/3 and 2 more to be removed"
 
 
@@ -95,4 +95,4 @@ def test_a_canary_behind_a_gate_tells_nothing_about_deviceshare() -> None:
 def test_a_bound_pod_has_no_gates() -> None:
     """They were removed before; whatever the object says, it runs."""
     assert gated(a_pod(node="n1", devices=gpus(0))).gates == []
-    assert GPU in explain_pod(a_fleet(a_node()), gated(a_pod(node="n1", devices=gpus(0))), None, [], None).message
+    assert GPU in explain_pod(Case(a_fleet(a_node()), None, None, []), gated(a_pod(node="n1", devices=gpus(0)))).message

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers.explanation import explain_group, verdicts
+from deviceshare.domain.answers.explanation import Case, explain_group, verdicts
 from deviceshare.domain.answers.group_status import desired_status
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
@@ -148,7 +148,7 @@ def test_who_waits_reads_why_devices_are_withheld() -> None:
     assert reason.kind is ReasonKind.DEVICES_WITHHELD
     assert reason.text == f"the node offers no {GPU} to groups: its labels ({GPU}.count=4) contradict 16 allocatable"
     assert "kubectl annotate node NODE deviceshare.io/devices=nvidia.com/gpu=" in reason.cure
-    said = explain_group(fleet, group, [a_pod()], None)
+    said = explain_group(Case(fleet, group, None, [a_pod()]))
     assert str(reason) in said.message
     assert [verdict.why for verdict in verdicts(fleet, group.request)] == [reason]
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from deviceshare import assets
 from deviceshare.doctor.nodes import judge_shares
 from deviceshare.domain import contract
-from deviceshare.domain.answers.explanation import explain_pod
+from deviceshare.domain.answers.explanation import Case, explain_pod
 from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.objects.hardware import BY_AGENT, DMEM, ENFORCING, HOOK, INTERCEPT, Hardware, LimitReport, Part
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -65,7 +65,7 @@ def test_a_share_that_has_to_be_enforced_goes_nowhere_else(by: str) -> None:
 
 def test_a_share_that_waits_for_a_node_that_enforces_says_which_could() -> None:
     fleet = a_fleet(a_node("n1", {GPU: 2}), ledgers=(a_limiting_ledger("n1"),))
-    [node] = explain_pod(fleet, isolated(), None, [], None).nodes
+    [node] = explain_pod(Case(fleet, None, None, []), isolated()).nodes
     assert not node.fits and "install r615 or later" in f"{node}"
 
 
@@ -164,7 +164,7 @@ def test_doctor_names_the_nodes_that_enforce_and_of_each_other_the_cure() -> Non
 def test_people_are_shown_whether_a_share_is_enforced(by: str, limits: list[LimitReport], word: str) -> None:
     ledger = a_limiting_ledger("n1", by, *limits, p=[part(0, gib=8)])
     fleet, pod = a_fleet(a_node("n1", {GPU: 2}), ledgers=(ledger,)), bound(isolated(), "n1", part(0, gib=8))
-    assert explain_pod(fleet, pod, None, [pod], None).facts["limits"] == word
+    assert explain_pod(Case(fleet, None, None, [pod]), pod).facts["limits"] == word
     [node] = draw(fleet, [], [pod]).nodes
     assert node.devices[0].parts[0].limits == word.partition(":")[0]
     assert (node.memory_limits, node.counts_only) == (by, "" if by in ENFORCING else OLD)
@@ -174,9 +174,9 @@ def test_a_resize_that_is_refused_says_how_much_is_in_use() -> None:
     row = LimitReport("ns/p", "uid-of-p", "main", "GPU-0", used_mib=6000)
     ledger = a_limiting_ledger("n1", BY_AGENT, row, p=[part(0, gib=8)])
     pod = bound(isolated(**{contract.RESIZE: "main=4096Mi"}), "n1", part(0, gib=8))
-    facts = explain_pod(a_fleet(a_node("n1", {GPU: 2}), ledgers=(ledger,)), pod, None, [pod], None).facts
+    facts = explain_pod(Case(a_fleet(a_node("n1", {GPU: 2}), ledgers=(ledger,)), None, None, [pod]), pod).facts
     assert facts["resize"].startswith("keeps its share: container main uses 6000 MiB, more than asked for")
     later = bound(isolated(**{contract.RESIZE: "main=7000Mi"}), "n1", part(0, gib=8))
-    facts = explain_pod(a_fleet(a_node("n1", {GPU: 2}), ledgers=(ledger,)), later, None, [later], None).facts
+    facts = explain_pod(Case(a_fleet(a_node("n1", {GPU: 2}), ledgers=(ledger,)), None, None, [later]), later).facts
     # The report is of an earlier request: now it is the agent's turn.
     assert facts["resize"] == "keeps its share until the node's agent has lowered the limit of its running container"

@@ -14,7 +14,7 @@ from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_new_pod
 from deviceshare.domain.admission.settings import GATES, InjectionSettings
-from deviceshare.domain.answers.explanation import explain_pod
+from deviceshare.domain.answers.explanation import Case, explain_pod
 from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.nodes import Affinity, admits
 from deviceshare.domain.objects.pods import Pod
@@ -231,15 +231,15 @@ def test_explain_tells_of_a_placed_pod() -> None:
     """Who is to act next, and what happens where that fails."""
     fleet = a_fleet(a_node(), ledgers=(a_ledger(team=gpus(0, 1)),))
     body = placed(schedulerName="default-scheduler")
-    said = explain_pod(fleet, read(body), a_group(node="n1"), [], a_node()).message
+    said = explain_pod(Case(fleet, a_group(node="n1"), a_node(), []), read(body)).message
     assert said == "it is placed on node n1 with nvidia.com/gpu 0,1, and default-scheduler is to bind it there"
     refusal = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no free ports"}
     body["status"] = {"conditions": [refusal]}
-    found = explain_pod(fleet, read(body), a_group(node="n1"), [], a_node())
+    found = explain_pod(Case(fleet, a_group(node="n1"), a_node(), []), read(body))
     assert "delete the pod and create it again" in found.message
     assert found.facts["kube-scheduler"] == "no free ports"
     body["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "controller": True}]
-    assert "recreated" in explain_pod(fleet, read(body), a_group(node="n1"), [], a_node()).message
+    assert "recreated" in explain_pod(Case(fleet, a_group(node="n1"), a_node(), []), read(body)).message
 
 
 def test_a_gated_pod_does_not_wait_for_kube_scheduler() -> None:
@@ -254,7 +254,7 @@ def test_a_gated_pod_does_not_wait_for_kube_scheduler() -> None:
 def test_a_pod_whose_gate_somebody_removed_has_no_devices_and_says_so() -> None:
     """kube-scheduler bound it before deviceshare placed it."""
     body = injected(a_draft(nodeName="n1"))
-    said = explain_pod(a_fleet(a_node()), read(body), None, [], None).message
+    said = explain_pod(Case(a_fleet(a_node()), None, None, []), read(body)).message
     assert said == "it is on node n1 without devices, since deviceshare did not bind it: delete and recreate it"
 
 

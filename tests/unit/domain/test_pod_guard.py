@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from deviceshare import assets
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import USUAL, PodGuard, left_out
-from deviceshare.domain.answers.explanation import explain_pod
+from deviceshare.domain.answers.explanation import Case, explain_pod
 from deviceshare.domain.objects.pods import Pod
 from tests.unit.domain.objects import a_fleet, a_node, a_pod, gpus
 
@@ -69,7 +69,7 @@ def test_only_names_of_namespaces_are_read_out_of_a_selector() -> None:
 def test_explain_names_the_setting_and_the_way_out() -> None:
     """As the extender does."""
     pod = PodGuard()(elsewhere(a_pod(), "kube-system"))
-    said = explain_pod(a_fleet(a_node()), pod, None, [], None).message
+    said = explain_pod(Case(a_fleet(a_node()), None, None, []), pod).message
     assert "namespace kube-system" in said and "group team" in said
     assert "webhooks.excludedNamespaces" in said and "--excluded-namespaces" in said
     assert contract.GROUP not in pod.metadata.annotations

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from deviceshare.domain.answers.explanation import explain_pod
+from deviceshare.domain.answers.explanation import Case, explain_pod
 from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GROUP, POD, Share
@@ -158,7 +158,7 @@ def test_explain_says_who_would_have_to_go(percent: int, priority: int, policy: 
     pod = with_priority(a_share_pod("new", percent=percent), priority)
     pod = replace(pod, spec=replace(pod.spec, preemption_policy=policy))
     cluster = FullCluster(FULL)
-    said = explain_pod(cluster.fleet, pod, None, [], None, everyone=[pod, *cluster.pods.values()])
+    said = explain_pod(Case(cluster.fleet, None, None, [pod, *cluster.pods.values()]), pod)
     assert said.facts.get("preemption", "") == told
 
 

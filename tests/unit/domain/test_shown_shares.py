@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers.explanation import explain_group, explain_pod
+from deviceshare.domain.answers.explanation import Case, explain_group, explain_pod
 from deviceshare.domain.answers.ledger_status import summary
 from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.answers.plan import Planner
@@ -86,7 +86,7 @@ def a_shared_fleet(*ledgers: NodeDevices) -> Fleet:
 def test_a_pod_whose_share_fits_is_told_where_it_would_go_and_what_it_would_get() -> None:
     """The device that it fills best."""
     fleet = a_shared_fleet(a_shared_ledger("n1"), a_shared_ledger("n2", a=[part(1, 5)]))
-    told = explain_pod(fleet, sharing(), None, [], None)
+    told = explain_pod(Case(fleet, None, None, []), sharing())
     assert told.message.startswith("2 shared nodes have 8 GiB of a GPU free")
     assert told.facts["would go to"] == "n2: scores 10 of 10 for binpack"
     assert told.facts["would get"] == f"8 GiB of {GPU} 1, where the least room is left that suffices"
@@ -95,14 +95,14 @@ def test_a_pod_whose_share_fits_is_told_where_it_would_go_and_what_it_would_get(
         (0, "16 of 16 GiB", []),
         (1, "11 of 16 GiB", ["ns/a 5 GiB"]),
     ]
-    spread = explain_pod(fleet, sharing(strategy="spread"), None, [], None)
+    spread = explain_pod(Case(fleet, None, None, []), sharing(strategy="spread"))
     assert spread.facts["would get"].endswith(f"{GPU} 0, where the most room is left")
 
 
 def test_each_device_says_what_of_it_is_free_who_has_the_rest_and_whose_end_suffices() -> None:
     """One pod where one is enough, that with the least; else as many as it takes."""
     ledger = a_shared_ledger(a=[part(0, 9)], b=[part(0, 5)], c=[part(1, 4)], d=[part(1, 4)], e=[part(1, 4)])
-    told = explain_pod(a_shared_fleet(ledger), sharing(), None, [], None)
+    told = explain_pod(Case(a_shared_fleet(ledger), None, None, []), sharing())
     assert told.message == (
         "waiting for 8 GiB of a GPU, which no shared node has free;"
         " n1: at most 4 of 16 GiB of one free (pods ns/a, ns/b and 3 more share 0,1)"
@@ -112,7 +112,7 @@ def test_each_device_says_what_of_it_is_free_who_has_the_rest_and_whose_end_suff
         ("only 2 of 16 GiB free", "pod ns/a ends"),
         ("only 4 of 16 GiB free", "pod ns/c ends"),
     ]
-    two = explain_pod(a_shared_fleet(ledger), sharing(limits={"aliyun.com/gpu-mem": 12}), None, [], None)
+    two = explain_pod(Case(a_shared_fleet(ledger), None, None, []), sharing(limits={"aliyun.com/gpu-mem": 12}))
     assert [each.cure for each in two.nodes[0].devices] == ["pods ns/a and ns/b end", "pods ns/c and ns/d end"]
 
 
@@ -121,12 +121,12 @@ def test_a_device_of_a_group_or_for_groups_says_so_to_who_wants_a_part() -> None
     ledger = a_shared_ledger(devices=4, groups={"team": gpus(0)}, a=[part(3, 3)])
     status = replace(ledger.status, for_groups=[Device(GPU, 1)], for_shares=[Device(GPU, 2)])
     fleet = a_fleet(a_node(), ledgers=(replace(ledger, status=status),))
-    [node] = explain_pod(fleet, sharing(limits={"aliyun.com/gpu-mem": 15}), None, [], None).nodes
+    [node] = explain_pod(Case(fleet, None, None, []), sharing(limits={"aliyun.com/gpu-mem": 15})).nodes
     assert [(each.reason, each.cure) for each in node.devices[:2]] == [
         ("held by group team", "no pod uses it, so kubectl delete sdg team"),
         ("for groups only", "change the annotation deviceshare.io/group-devices of node n1"),
     ]
-    waiting = explain_group(fleet, a_group("other", 3), [sharing(group="other", limits={})], None)
+    waiting = explain_group(Case(fleet, a_group("other", 3), None, [sharing(group="other", limits={})]))
     assert waiting.message.endswith("n1: 1 of 4 free (team holds 0; pod ns/a shares 3; 2 is for shares only)")
     assert [(each.reason, each.cure) for each in waiting.nodes[0].devices[2:]] == [
         ("for shares only", "change the annotation deviceshare.io/share-devices of node n1"),
@@ -140,7 +140,7 @@ def test_a_device_of_a_group_or_for_groups_says_so_to_who_wants_a_part() -> None
 def test_a_device_that_can_never_serve_a_share_says_why(size: int, asked: int, text: str) -> None:
     """Its memory is unknown, or less than what is asked for."""
     told = explain_pod(
-        a_shared_fleet(a_shared_ledger(size=size)), sharing(limits={"aliyun.com/gpu-mem": asked}), None, [], None
+        Case(a_shared_fleet(a_shared_ledger(size=size)), None, None, []), sharing(limits={"aliyun.com/gpu-mem": asked})
     )
     assert {each.reason for each in told.nodes[0].devices} == {text}
     assert ("no device of a shared node has more than 8 GiB" in told.message) == bool(size)
@@ -149,11 +149,11 @@ def test_a_device_that_can_never_serve_a_share_says_why(size: int, asked: int, t
 def test_a_pod_that_runs_says_what_each_container_has() -> None:
     """From its own annotation."""
     pod = bound(sharing(), "n1", part(0, 3), part(1, percent=50, container="side"))
-    told = explain_pod(a_shared_fleet(a_shared_ledger()), pod, None, [], None)
+    told = explain_pod(Case(a_shared_fleet(a_shared_ledger()), None, None, []), pod)
     assert told.message == f"it is on node n1 with 3 GiB of {GPU} 0 and 50% of {GPU} 1"
     assert told.facts["container main"] == f"3 GiB of {GPU} 0"
     unbound = replace(sharing(), spec=replace(sharing().spec, node_name="n1"))
-    assert "deviceshare did not bind it" in explain_pod(a_shared_fleet(), unbound, None, [], None).message
+    assert "deviceshare did not bind it" in explain_pod(Case(a_shared_fleet(), None, None, []), unbound).message
 
 
 def test_a_pod_that_uses_more_than_its_share_is_told() -> None:
@@ -163,9 +163,9 @@ def test_a_pod_that_uses_more_than_its_share_is_told() -> None:
     status = replace(ledger.status, hardware=replace(ledger.hardware, overuses=rows))
     fleet = a_fleet(a_node(), ledgers=(replace(ledger, status=status),))
     for name, told in (("p", True), ("q", False)):
-        facts = explain_pod(fleet, bound(sharing(name), "n1", part(0, 8)), None, [], None).facts
+        facts = explain_pod(Case(fleet, None, None, []), bound(sharing(name), "n1", part(0, 8))).facts
         assert ("over its share" in facts) is told
-    text = explain_pod(fleet, bound(sharing(), "n1", part(0, 8)), None, [], None).facts["over its share"]
+    text = explain_pod(Case(fleet, None, None, []), bound(sharing(), "n1", part(0, 8))).facts["over its share"]
     assert text == (
         f"container main uses 12000 MiB of {GPU} 0, its share is 8192 MiB (since 2026-11-21T01:00:00Z):"
         " limit what the program allocates, or ask for a larger share"
@@ -178,7 +178,7 @@ def test_a_share_inside_a_group_waits_for_the_groups_devices_alone() -> None:
     nested = Claim(pod="ns/a", shares=[part(0, 12)], within="uid-of-team")
     ledger = replace(ledger, spec=replace(ledger.spec, claims={**ledger.claims, "uid-of-a": nested}))
     fleet, group, pod = a_shared_fleet(ledger), a_group("team", 1, node="n1"), sharing(group="team")
-    told = explain_pod(fleet, pod, group, [pod], a_node())
+    told = explain_pod(Case(fleet, group, a_node(), [pod]), pod)
     assert told.message == (
         "waiting for 8 GiB of a GPU of the devices of group team on node n1, which has not so much free;"
         " n1: at most 4 of 16 GiB of one free (pod ns/a has parts)"
@@ -188,7 +188,7 @@ def test_a_share_inside_a_group_waits_for_the_groups_devices_alone() -> None:
         (0, "only 4 of 16 GiB free", "pod ns/a ends")
     ]
     small = sharing(group="team", limits={"deviceshare.io/gpu-percent": 25})
-    assert explain_pod(fleet, small, group, [small], a_node()).facts["would get"].startswith(f"25% of {GPU} 0")
+    assert explain_pod(Case(fleet, group, a_node(), [small]), small).facts["would get"].startswith(f"25% of {GPU} 0")
 
 
 # plan.

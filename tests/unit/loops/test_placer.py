@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers.explanation import explain_pod
+from deviceshare.domain.answers.explanation import Case, explain_pod
 from deviceshare.domain.objects.pod_requests import without_surplus
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import node_choice
@@ -77,7 +77,7 @@ async def test_a_pod_behind_our_gate_that_asks_for_nothing_is_told() -> None:
         world.others.set("x/web", without_surplus(pod))
         await soon(lambda: bool(messages(world, "web", "NotPlaced")))
         assert "neither names a group nor asks for a share" in messages(world, "web", "NotPlaced")[0]
-        assert "nobody places it" in explain_pod(world.fleet, pod, None, [], None).message
+        assert "nobody places it" in explain_pod(Case(world.fleet, None, None, []), pod).message
 
 
 @in_virtual_time
