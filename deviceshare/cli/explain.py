@@ -69,9 +69,8 @@ def explain() -> None:
 @parameters.on_cluster
 def group(target: Target, name: str, file: Path | None, output: str, *, details: bool) -> None:
     """Explain the SharedDeviceGroup NAME."""
-    seen, case = (
-        _case(replayed(given(file)), name) if file else target.ask(lambda api: _asked(api, name, target.namespace))
-    )
+    found = _case(replayed(given(file)), name) if file else target.ask(lambda api: _asked(api, name, target.namespace))
+    seen, case = found
     if case.group is None:
         near = parameters.did_you_mean(name, seen.groups)
         raise click.ClickException(f"There is no SharedDeviceGroup {name}; see them with kubectl get sdg{near}")

@@ -156,10 +156,8 @@ def explain_group(case: Case) -> Explanation:
     """The group: where it lives, with which devices and why these; or what it waits for and where it could go."""
     fleet, group, home, everyone, partly_seen = case
     assert group is not None, "nothing can be said of a group that isn't there"
-    pods, stated = (
-        [pod for pod in everyone if pod.group == group.name],
-        group_status.stated(group) if partly_seen else {},
-    )
+    pods = [pod for pod in everyone if pod.group == group.name]
+    stated = group_status.stated(group) if partly_seen else {}
     bound = stated.get(group_status.IS_BOUND) or group_status.bound(group, fleet, pods)
     nodes, facts = list[NodeVerdict](), {_HIDDEN: group.metadata.fault}
     if group.node:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator
-from itertools import groupby
+from itertools import dropwhile, groupby
 from typing import Final
 
 from msgspec import Raw, Struct, field
@@ -121,8 +121,7 @@ def _mean(hours: Iterable[list[int]]) -> list[int]:
     for minute in zip(*padded, strict=True):
         known = [each for each in minute if each != UNKNOWN]
         means.append(round(sum(known) / len(known)) if known else UNKNOWN)
-    first = next((at for at, each in enumerate(means) if each != UNKNOWN), len(means))
-    return means[first:]
+    return [*dropwhile(lambda each: each == UNKNOWN, means)]
 
 
 # What one pod may see of its node: its devices, its processes on them, and the pods that share them with it.
