@@ -17,7 +17,7 @@ from typing import Literal, TextIO
 import structlog
 from structlog.typing import EventDict, ExcInfo, Processor
 
-from deviceshare.domain.objects.printable import printable_lines
+from deviceshare.domain.wording import printable_lines
 
 LogFormat = Literal["json", "console", "auto"]
 LogLevel = Literal["debug", "info", "warning", "error"]

@@ -26,11 +26,11 @@ from deviceshare.domain.answers.pod_view import POD_COLUMNS, PodView, pod_lines,
 from deviceshare.domain.device_health.containers import NODES_OWN, SHARED, NodePod
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.object_decoder import ObjectMeta
-from deviceshare.domain.objects.printable import printable
 from deviceshare.domain.objects.shares import GPU_MEM, GROUP, POD, Holder
 from deviceshare.domain.objects.usage import Usage
 from deviceshare.domain.turns.program_queue import UNACKNOWLEDGED, queue_of
 from deviceshare.domain.turns.turn_client import BadTurnRequest, script, turn_request
+from deviceshare.domain.wording import printable
 from deviceshare.flags import Address
 from deviceshare.metrics import ServerMetrics
 from deviceshare.web import messages

@@ -24,8 +24,7 @@ from deviceshare.domain.device_health.violations import (
     share_uses,
 )
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.printable import quoted
-from deviceshare.domain.wording import listed
+from deviceshare.domain.wording import listed, quoted
 from deviceshare.loops.kinds import PODS, node_subject
 from deviceshare.loops.ports import Conflict, NotFound, Subject
 from deviceshare.loops.queue import Queue

@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 from deviceshare.cli.output import natural, say
 from deviceshare.domain.answers.device_parts import gib
 from deviceshare.domain.answers.picture import DeviceView, NodeView, Picture
-from deviceshare.domain.objects.printable import printable
 from deviceshare.domain.objects.shares import DIALECTS, MIB_PER_GIB, WHOLE
-from deviceshare.domain.wording import listed
+from deviceshare.domain.wording import listed, printable
 
 UNKNOWN: Final = "unknown"
 SHOWN_NODES: Final = 5

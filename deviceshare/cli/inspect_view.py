@@ -22,10 +22,9 @@ from deviceshare.domain.answers.device_parts import PodPart, gib, named, overuse
 from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture, draw
 from deviceshare.domain.answers.waiting import WaitingPod
 from deviceshare.domain.device_health.violations import OVERUSE_CURE
-from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.shares import WHOLE
 from deviceshare.domain.placement.device_states import Use
-from deviceshare.domain.wording import counted, listed
+from deviceshare.domain.wording import counted, listed, quoted
 from deviceshare.kube.api import Api
 
 FULL, PARTLY, IDLE, TROUBLED = "full", "partly used", "free", "in trouble"

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from deviceshare import __version__
-from deviceshare.domain.objects.printable import printable_lines
+from deviceshare.domain.wording import printable_lines
 
 _OF_PACKAGES: Final = {
     "agent": ("deviceshare.agent", "deviceshare.cli.agent"),

@@ -27,8 +27,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from deviceshare.domain.objects.printable import printable, printable_lines
-from deviceshare.domain.wording import counted
+from deviceshare.domain.wording import counted, printable, printable_lines
 from deviceshare.timestamps import seconds_since
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from typing import Final
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.drafts import Draft, DraftContainer
-from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.domain.vendors import Vendor
+from deviceshare.domain.wording import quoted
 
 WARN, REFUSE = "warn", "refuse"
 MODES: Final = (WARN, REFUSE)

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.bypasses import REFUSE
 from deviceshare.domain.admission.drafts import CORES, SEVERAL, Draft, DraftResources, Json, Place, Systems
-from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.objects.quantities import amount
 from deviceshare.domain.objects.share_wishes import STRATEGIES
 from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, DEVICE_COUNT, GPU_MEM_MIB, GPU_PERCENT, GPUSHARE, WHOLE
+from deviceshare.domain.wording import printable, quoted
 
 HAMI, KAI = "hami", "kai"
 OPT_IN: Final = (HAMI, KAI)

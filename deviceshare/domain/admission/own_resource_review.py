@@ -16,9 +16,8 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects import groups
 from deviceshare.domain.objects.groups import DEFAULT_LIFE, Group, GroupLife, GroupSpec, name_fault, spec_faults, users
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.reasons import Reason
-from deviceshare.domain.wording import counted, listed
+from deviceshare.domain.wording import counted, listed, quoted
 
 _DELETE_PODS = "delete them or scale their workloads to 0 first, or set spec.deletionPolicy to AfterLastPod"
 _NOT_YET = "deviceshare has yet to put the finalizer of deletionPolicy AfterLastPod on it: retry in a moment"

@@ -9,9 +9,8 @@ from deviceshare.domain import vendors
 from deviceshare.domain.objects.groups import Group, LabelSelector
 from deviceshare.domain.objects.ledger import Patch
 from deviceshare.domain.objects.object_decoder import NamedObject
-from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.wording import listed
+from deviceshare.domain.wording import listed, quoted
 
 _SHOWN: Final = 5
 

@@ -10,10 +10,9 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.nodes import DNS_SUBDOMAIN, NodeRequirement, is_label_key, is_label_value
 from deviceshare.domain.objects.object_decoder import Condition, NamedObject, ObjectMeta
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.objects.quantities import seconds_of
 from deviceshare.domain.objects.shares import GROUP, Holder, Request
-from deviceshare.domain.wording import listed
+from deviceshare.domain.wording import listed, printable, quoted
 
 # A LabelSelector, as the specs of groups and quotas have it, and its validation.
 # https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/label-selector/

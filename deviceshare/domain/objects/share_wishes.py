@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.shares import MIB_PER_GIB
-from deviceshare.domain.wording import listed
+from deviceshare.domain.wording import listed, quoted
 
 STRATEGIES: Final = ("binpack", "spread")
 """Where a share is taken: from the device with the least room for it, or the most."""

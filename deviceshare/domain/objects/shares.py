@@ -13,10 +13,9 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.objects.quantities import Quantity, amount
 from deviceshare.domain.vendors import Vendor
-from deviceshare.domain.wording import listed
+from deviceshare.domain.wording import listed, printable, quoted
 
 # The annotations by which the Binding gives each container of a pod its own devices, and how large its part is.
 #

@@ -12,7 +12,6 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import OUT_OF_SERVICE, Node, rebooted
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.printable import printable
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import POD, Holder, Request
 from deviceshare.domain.placement.device_states import SHOWN_HOLDERS, DeviceState, held_by, unhealthy_among
@@ -20,7 +19,7 @@ from deviceshare.domain.placement.handover import handover_fault
 from deviceshare.domain.placement.ledger_budget import oversize
 from deviceshare.domain.placement.node_indexes import put
 from deviceshare.domain.vendors import vendors_of
-from deviceshare.domain.wording import listed
+from deviceshare.domain.wording import listed, printable
 
 # Unreadable objects: what can't be decided because of them, and how to correct them.
 

@@ -11,13 +11,13 @@ from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Part, Publication, ResourceHold, Withheld, holders_of
 from deviceshare.domain.objects.nodes import REPELLING
-from deviceshare.domain.objects.printable import LONGEST_QUOTE, printable, quoted
 from deviceshare.domain.objects.quantities import amount
 from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice, SliceDevice
 from deviceshare.domain.placement.holds import Hold, hold_of, is_firm
 from deviceshare.domain.placement.node_indexes import put, put_at
 from deviceshare.domain.placement.shared_resources import DEVICE_UUID, LEAST_MIB, MOST, MOST_MIB
 from deviceshare.domain.vendors import DraDriver, Vendor
+from deviceshare.domain.wording import LONGEST_QUOTE, printable, quoted
 
 # Slice pools: what the ResourceSlices of a vendor's DRA driver say of a node's devices, and whether that is complete.
 # What NVIDIA's driver publishes stands in decision 17. A GPU that is split beforehand is not listed itself; one that is

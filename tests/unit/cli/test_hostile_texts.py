@@ -27,8 +27,8 @@ from deviceshare.domain.answers.explanation import Explanation
 from deviceshare.domain.answers.picture import DeviceView, Picture
 from deviceshare.domain.answers.plan import Plan
 from deviceshare.domain.answers.pod_view import POD_COLUMNS, PodDeviceView, pod_rows
-from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.placement.device_states import Health, Use
+from deviceshare.domain.wording import printable, quoted
 from deviceshare_sandbox import SandboxStatus
 from deviceshare_sandbox.cli import _print
 
