@@ -22,9 +22,8 @@ from deviceshare.domain.admission.drafts import Draft, concern_of
 from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.settings import DEFAULTS
 from deviceshare.domain.answers import explanation as explanations
-from deviceshare.domain.answers.device_parts import SHOWN_PODS, parts_text
+from deviceshare.domain.answers.device_parts import SHOWN_PODS
 from deviceshare.domain.answers.explanation import Case, DeviceVerdict, Explanation, NodeVerdict
-from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.object_decoder import Condition, NamedObject
 from deviceshare.domain.objects.pods import Pod
@@ -269,7 +268,5 @@ def _state(device: DeviceVerdict, *, details: bool) -> Cell:
 def _verdict(node: NodeVerdict) -> Cell:
     if not node.fits:
         return styled(node.reason, "yellow")
-    held = parts_text(node.shares) if node.shares else described(node.would_get)
-    why = f", {node.why_these}" if node.why_these else ""
     score = "fits" if node.score is None else f"fits, scores {node.score} of 10"
-    return joined(styled(score, "green"), f"; would get {held}{why}" if held else "")
+    return joined(styled(score, "green"), f"; would get {node.gets}" if node.gets else "")

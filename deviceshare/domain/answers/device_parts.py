@@ -110,8 +110,8 @@ def parts_text(shares: Iterable[Share | ContainerPart]) -> str:
 
 
 def sharing(states: Iterable[DeviceState]) -> list[str]:
-    """The pods with shares of these devices, which are no group's, by name."""
-    return sorted({each.claim.pod for state in states if state.use is Use.SHARED for each in state.sharers})
+    """The pods with shares of these devices, by name."""
+    return sorted({each.claim.pod for state in states for each in state.sharers})
 
 
 def named(pods: list[str]) -> str:

@@ -69,6 +69,12 @@ class NodeVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
     """How many devices more it would need."""
     devices: list[DeviceVerdict] = field(default_factory=list)
 
+    @property
+    def gets(self) -> str:
+        """What of it the pod or the group would get and why these, in words; "" where that isn't said."""
+        held = parts_text(self.shares) if self.shares else described(self.would_get)
+        return f"{held}, {self.why_these}" if held and self.why_these else held
+
 
 class PodsWaiting(Struct, frozen=True, rename="camel"):
     """Waiting pods, of which each has the same reason."""
@@ -254,11 +260,8 @@ def _outlook(request: Request, nodes: list[NodeVerdict]) -> dict[str, str]:
     best = nodes[0]
     equals = sum(each.score == best.score for each in nodes if each.fits) - 1
     others = f", like {equals} other{'s' * (equals > 1)}" if equals else ""
-    facts = {"would go to": f"{best.node}: scores {best.score} of 10 for {request.strategy}{others}"}
-    if best.would_get:
-        held = parts_text(best.shares) if best.shares else described(best.would_get)
-        facts["would get"] = f"{held}, {best.why_these}" if best.why_these else held
-    return facts
+    goes = f"{best.node}: scores {best.score} of 10 for {request.strategy}{others}"
+    return {"would go to": goes, "would get": best.gets}
 
 
 def _never_fits(fleet: Fleet, request: Request, reason: str) -> dict[str, str]:

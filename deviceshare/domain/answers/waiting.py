@@ -347,7 +347,7 @@ def _room_of(fleet: Fleet, request: Request, name: str) -> str:
     largest = max(rooms, key=lambda room: room.free, default=None)
     free = f"at most {largest} of one free" if largest else "none for shares"
     if within:
-        pods = sorted({each.claim.pod for state in held_by(fleet.states(name), within) for each in state.sharers})
+        pods = sharing(held_by(fleet.states(name), within))
         return f"{free} ({named(pods)} {'has' if len(pods) == 1 else 'have'} parts)" if pods else free
     states = [state for state in fleet.states(name) if state.device.resource in request.share.of]
     return _with_holders(free, states, SERVES_GROUPS)
@@ -370,9 +370,9 @@ def _holding(states: list[DeviceState]) -> Iterable[str]:
     for (group, _, verb), theirs in sorted(mine.items()):
         barred = ", ".join(_barred(theirs))
         yield f"{group} {verb} {numbers(theirs)}" + (f", of which {barred}" if barred else "")
-    if pods := sharing(states):
-        shared = numbers(state for state in states if state.use is Use.SHARED)
-        yield f"{named(pods)} share{'s' * (len(pods) == 1)} {shared}"
+    shared = [state for state in states if state.use is Use.SHARED]  # of no group's devices
+    if pods := sharing(shared):
+        yield f"{named(pods)} share{'s' * (len(pods) == 1)} {numbers(shared)}"
 
 
 def _barred(states: Iterable[DeviceState]) -> Iterable[str]:
