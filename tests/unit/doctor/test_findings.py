@@ -1,5 +1,6 @@
 """What the doctor makes of what it saw, each thing that may be wrong for itself."""
 
+import base64
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +12,6 @@ from msgspec.structs import replace
 
 from charts import helm
 from deviceshare.certificates import issuance
-from deviceshare.certificates.keeper import encode
 from deviceshare.doctor import admission, canary, handover, installation, nodes
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Finding, check, listed
 from deviceshare.doctor.kinds import Attributes, Installation, NodeSoftware, Rollout, RuntimeClass
@@ -188,7 +188,7 @@ def configuration(*names: str, until: datetime = NOW + timedelta(days=300)) -> W
     authority = issuance.new_authority(
         "test", now=until - timedelta(days=400), lifetime=timedelta(days=400), skew=timedelta()
     )
-    client = {"caBundle": encode([authority.certificate])}
+    client = {"caBundle": base64.b64encode(authority.certificate.encode()).decode()}
     return WebhookConfiguration(webhooks=[{"name": name, "clientConfig": client} for name in names])
 
 
