@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import structlog
 
+from deviceshare.agent.own_node import OwnNode
+from deviceshare.agent.report import Report
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.device_health.containers import NodePod
-from deviceshare.domain.objects.hardware import Allocation, Part
+from deviceshare.domain.objects.hardware import Allocation
 from deviceshare.kubelet import Allocated, PodResourcesUnknown
-from deviceshare.loops.ports import Mirror
 
 log = structlog.get_logger(__name__)
 
@@ -31,26 +31,19 @@ class _Incomplete(Exception):
 class Allocations:
     """Asks the kubelet every few seconds while `run` runs."""
 
+    node: OwnNode
+    report: Report
     kubelet: Callable[[], Awaitable[Iterable[Allocated]]] | None
     """Says what plugins allocated, and raises PodResourcesUnknown; None where it isn't to be asked."""
-    pods: Mirror[NodePod]
-    parts: Callable[[], Iterable[Part]]
-    """Returns the devices as they were read last."""
-    changed: Callable[[], object]
     placeholders: str = ""
     """The namespace of placeholder pods, "" where there are to be none."""
 
     def __post_init__(self) -> None:
-        self.known: list[Allocation] | None = None
-        self.asked = self.kubelet is None
-        """Whether `known` is more than nothing yet."""
         self._incomplete = 0
         self._trouble = ""
-
-    def remember(self, reported: list[Allocation] | None) -> None:
-        """Resumes from the report of the agent before this one, until the kubelet has been asked."""
-        if not self.asked:
-            self.known = reported
+        self.report.tell(placeholders=bool(self.placeholders))
+        if self.kubelet is None:
+            self.report.tell(allocations=None)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -61,37 +54,40 @@ class Allocations:
     async def look(self) -> None:
         if self.kubelet is None:
             return
-        before, trouble = (self.asked, self.known), ""
+        known, trouble = None, ""
         try:
-            self.known = self._join(await self.kubelet())
+            known = self._join(await self.kubelet())
             self._incomplete = 0
         except _Incomplete as error:
             self._incomplete += 1
             if self._incomplete >= PATIENCE:
-                self.known, trouble = None, str(error)
+                trouble = str(error)
             else:
-                trouble = self._trouble
+                known, trouble = self.report.known.allocations, self._trouble
         except PodResourcesUnknown as error:
-            self.known, trouble = None, str(error)
-        self.asked = True
+            trouble = str(error)
         if trouble and trouble != self._trouble:
             log.warning("Agent failed to learn the allocations of device plugins", trouble=trouble)
         elif self._trouble and not trouble:
-            log.info("Agent learned the allocations of device plugins", allocations=len(self.known or ()))
+            log.info("Agent learned the allocations of device plugins", allocations=len(known or ()))
         self._trouble = trouble
-        if (self.asked, self.known) != before:
-            self.changed()
+        self.report.tell(allocations=known)
 
     def _join(self, answer: Iterable[Allocated]) -> list[Allocation]:
         # NVIDIA's plugin names devices by UUID, AMD's by PCI address.
-        numbers = {(part.resource, name): part.index for part in self.parts() for name in (part.uuid, part.pci) if name}
-        earlier = {allocation.pod: allocation for allocation in self.known or ()}
+        numbers = {
+            (part.resource, name): part.index
+            for part in self.report.known.devices
+            for name in (part.uuid, part.pci)
+            if name
+        }
+        earlier = {allocation.pod: allocation for allocation in self.report.known.allocations or ()}
         joined = []
         for allocated in answer:
             if vendors.vendor_of(vendors.counted_as(allocated.resource)) is None:
                 continue
             key = f"{allocated.namespace}/{allocated.name}"
-            pod = self.pods.get(key)
+            pod = self.node.pods.get(key)
             if pod and pod.finished:
                 continue  # its containers are over, the kubelet lists it until it is deleted
             # In its own namespace only: else anybody could say which devices groups get.

@@ -21,6 +21,7 @@ import structlog
 
 from deviceshare import amd, nvidia
 from deviceshare.agent.own_node import OwnNode
+from deviceshare.agent.report import Report
 from deviceshare.domain.device_health.containers import ControlGroup, control_group_of
 from deviceshare.domain.device_health.examination import DriverTrouble
 from deviceshare.domain.device_health.memory_limits import (
@@ -101,8 +102,7 @@ class MemoryLimits:
     """Sets and audits limits while `run` runs."""
 
     node: OwnNode
-    changed: Callable[[], object]
-    """Called when `outcome` is another."""
+    report: Report
     find_driver: Callable[[], LimitDriver]
     """Says which one the node has."""
     _: KW_ONLY
@@ -114,10 +114,6 @@ class MemoryLimits:
     """Whether HAMi-core is loaded in programs where the driver doesn't limit memory."""
     hook: Callable[[], bool] = lambda: False
     """Whether the node's CDI specifications have NVIDIA's hook."""
-    split: Callable[[], bool] = lambda: False
-    """Whether a GPU is split by MIG."""
-    written: Callable[[], Collection[LimitReport] | None] = lambda: None
-    """Which limits are in the report that the API server has, None while another is being written."""
     on_limited: Callable[[float], object] = lambda _: None
     """Called with the seconds from a control group's making to its limit."""
     on_repaired: Callable[[], object] = lambda: None
@@ -127,7 +123,10 @@ class MemoryLimits:
         self._otherwise = INTERCEPT if self.intercepts and self.mode != NO_LIMITS else ""
         self._unintercepted: tuple[LimitReport, ...] = ()
         self._by_driver = self.mode in (BY_AGENT, HOOK)
-        self.outcome = LimitsOutcome() if self._by_driver else self._none(_SWITCHED_OFF)
+        self.outcome = LimitsOutcome()
+        # What the last agent reported stands until the first look: pods that need a node that enforces wait for none.
+        if not self._by_driver:
+            self._tell(self._none(_SWITCHED_OFF))
         self._driver = self.find_driver()
         self._lowered: dict[LimitKey, int] = {}
         """What was lowered on request, for as long as a report may say so."""
@@ -183,8 +182,8 @@ class MemoryLimits:
 
     def _want(self) -> None:
         # A limit may grow again once no report says any more that it was lowered: the leader decides by that.
-        if (written := self.written()) is not None:
-            said = {each.key for each in (*written, *self.outcome.reports)}
+        if (written := self.report.written) is not None:
+            said = {each.key for each in (*written.limits, *self.outcome.reports)}
             self._lowered = {key: limit for key, limit in self._lowered.items() if key in said}
         ledger, known = self.node.ledger or NodeDevices(), self.node.ledgers.synced and self.node.pods.synced
         by_uid = {pod.metadata.uid: pod for pod in self.node.pods.values() if not pod.finished}
@@ -208,10 +207,13 @@ class MemoryLimits:
         if outcome != self.outcome:
             if (outcome.mode, outcome.obstacle) != (self.outcome.mode, self.outcome.obstacle):
                 log.info("Memory limits of shares", mode=outcome.mode, obstacle=outcome.obstacle)
-            self.outcome = outcome
+            self._tell(outcome)
             self._lowered |= {each.key: each.limit_mib for each in outcome.reports if each.limit_mib}
-            self.changed()
         self._dirty.set()
+
+    def _tell(self, outcome: LimitsOutcome) -> None:
+        self.outcome = outcome
+        self.report.tell(memory_limits=outcome.mode, counts_only=outcome.obstacle, limits=list(outcome.reports))
 
     # Everything below runs in the thread.
 
@@ -266,7 +268,7 @@ class MemoryLimits:
     def _probe(self) -> str:
         if not (self.root / "cgroup.controllers").exists():
             return _VERSION_1
-        if self.split():
+        if any(part.mig for part in self.report.known.devices):
             return "a GPU of the node is split by MIG: label such nodes otherwise, or turn MIG off"
         self._driver = self.find_driver()  # One may be installed, or removed, while the agent runs.
         try:

@@ -4,19 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import structlog
-from msgspec.structs import replace
 
-from deviceshare.agent.allocations import Allocations
-from deviceshare.agent.memory_limits import LimitsOutcome
 from deviceshare.agent.own_node import OwnNode
+from deviceshare.agent.report import Report
 from deviceshare.agent.violations import Violations
-from deviceshare.domain import contract
 from deviceshare.domain.device_health.containers import NodeProcess
 from deviceshare.domain.device_health.examination import APPLICATION_XIDS, Reading, Xid, examine, reported_repaired
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.hardware import Hardware, Part, ReportedTurns
+from deviceshare.domain.objects.hardware import Part
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.usage import (
     MINUTES,
@@ -28,9 +24,7 @@ from deviceshare.domain.objects.usage import (
     ShareMemory,
     Usage,
 )
-from deviceshare.loops.kinds import NODE_DEVICES, node_subject
-from deviceshare.loops.ports import NotFound
-from deviceshare.loops.queue import Queue
+from deviceshare.loops.kinds import node_subject
 
 log = structlog.get_logger(__name__)
 
@@ -51,38 +45,29 @@ class DeviceHealth:
     is restarted, or a node whose agent is replaced, forgets none.
     """
 
-    def __init__(self, node: OwnNode, on_xid: Callable[[Xid], object]) -> None:
+    def __init__(self, node: OwnNode, report: Report, on_xid: Callable[[Xid], object]) -> None:
         self._node = node
+        self._report = report
         self._on_xid = on_xid
-        self.known: Hardware | None = None
-        """The devices as they were judged last, or by the agent before this one. Until it is set nothing is judged."""
         self._faults: dict[str, str] = {}
         self._silent = 0
         self._trouble: str | None = None
 
-    @property
-    def devices(self) -> list[Part]:
-        """The devices that are known."""
-        return self.known.devices if self.known else []
-
-    def misses_device(self) -> bool:
-        """Whether one is known to be lost."""
-        return any(part.lost for part in self.devices)
-
-    def judge(self, reading: Reading) -> Hardware | None:
-        """The devices with their marks; None while that can't be decided yet."""
+    def judge(self, reading: Reading) -> None:
+        """Reports the devices with their marks, unless that can't be decided yet."""
         self._take_xids(reading)
         self._log_trouble(reading)
         self._silent = 0 if reading.inventory else self._silent + 1
-        if self.known is None or 0 < self._silent < PATIENCE:
-            return None
-        ledger = self._node.ledger
+        if not self._report.resumed or 0 < self._silent < PATIENCE:
+            return
+        known, ledger = self._report.known, self._node.ledger
         repaired = reported_repaired(ledger) if ledger else frozenset()
-        self.known, changes = examine(self.known, reading, faults=self._faults, repaired=repaired, now=self._node.now())
+        seen, changes = examine(known, reading, faults=self._faults, repaired=repaired, now=self._node.now())
         self._faults = {}
         for part, sign in changes:
             self._tell(part, sign)
-        return self.known
+        of_driver = {"driver": seen.driver, "cdi_kinds": seen.cdi_kinds, "runtime": seen.runtime}
+        self._report.tell(boot_id=seen.boot_id, devices=seen.devices, links=seen.links, **of_driver)
 
     def _take_xids(self, reading: Reading) -> None:
         for xid in reading.xids:
@@ -92,7 +77,7 @@ class DeviceHealth:
                 continue
             log.warning("Driver reported an error of a device", uuid=xid.uuid, xid=xid.number, text=xid.text)
             # Where the driver doesn't say which device it is, it may be any.
-            devices = reading.devices or self.devices
+            devices = reading.devices or self._report.known.devices
             self._faults.update(dict.fromkeys([xid.uuid] if xid.uuid else [each.uuid for each in devices], xid.text))
 
     def _tell(self, part: Part, sign: str) -> None:
@@ -116,97 +101,18 @@ class DeviceHealth:
                 log.info("Agent read the devices", driver=reading.inventory.driver, devices=len(reading.devices))
 
 
-class Reporter:
-    """Keeps `status.hardware` of one node's NodeDevices as it is wanted, while `run` runs.
-
-    Every write makes a bind that is claiming on this node at the moment retry, and thousands of agents write to one API
-    server: there is no heartbeat, but for a report with turns every ten minutes (`TurnReports`). The fields are the
-    agent's own (server-side apply), so no write conflicts; a report that another writer changed is written again.
-    """
-
-    def __init__(self, node: OwnNode) -> None:
-        self._node = node
-        self.reports = 0
-        """Writes so far."""
-        self.fault = "nothing was reported yet"
-        """Why the API server doesn't have the report, or ""."""
-        self._wanted: Hardware | None = None
-        # What was written last and what the API server kept of it: a CRD older than the agent drops fields.
-        self._written = self._kept = Hardware()
-        self._missing = self._cut = False
-        self._queue: Queue[str] = Queue("report", self._reconcile, workers=1)
-        self.run = self._queue.run
-        self._node.ledgers.subscribe(lambda change: self._queue.add(change.key))
-
-    @property
-    def written(self) -> Hardware | None:
-        """What the API server has of this agent; None while something else is being written."""
-        return self._kept if self._wanted == self._written else None
-
-    def want(self, hardware: Hardware) -> None:
-        """Reports this, unless it is reported already."""
-        if hardware != self._wanted:
-            self._wanted = hardware
-            self._queue.add(self._node.name)
-
-    async def _reconcile(self, _: str) -> None:
-        wanted, ledger = self._wanted, self._node.ledger
-        if wanted is None:
-            return
-        if ledger is None:
-            self._miss()
-        elif ledger.status.hardware == wanted or (wanted, ledger.status.hardware) == (self._written, self._kept):
-            self.fault = ""
-        else:
-            await self._write(wanted)
-
-    async def _write(self, wanted: Hardware) -> None:
-        body = {"status": {"hardware": msgspec.to_builtins(wanted)}}
-        try:
-            name, manager = self._node.name, contract.AGENT
-            made = await self._node.writer.apply(NODE_DEVICES, name, body, manager=manager, subresource="status")
-        except NotFound:
-            self._miss()  # The watch will report its addition.
-            return
-        self.reports += 1
-        if replace(wanted, turns=None) == replace(self._written, turns=None):
-            log.debug("Reported turns", queues=wanted.turns.count if wanted.turns else 0)
-        else:
-            unhealthy = sum(bool(part.unhealthy) for part in wanted.devices)
-            log.info("Reported hardware", devices=len(wanted.devices), unhealthy=unhealthy, driver=wanted.driver)
-        self._written, self._kept = wanted, made.status.hardware
-        self._missing, self.fault = False, ""
-        self._node.ledgers.put(made)
-        cut, self._cut = self._cut, made.status.hardware != wanted
-        if self._cut and not cut:
-            log.warning("API server kept a part of the report only: apply the CRDs of this version")
-
-    def _miss(self) -> None:
-        self.fault = "the node has no NodeDevices yet"
-        if not self._missing:
-            self._missing = True
-            log.info("Found no NodeDevices to report into; waiting for the leader to create it", node=self._node.name)
-
-
 @dataclass(eq=False)
 class DeviceMonitor:
     """Judges readings, and has their results reported."""
 
     node: OwnNode
     violations: Violations
-    allocations: Allocations
+    report: Report
     on_xid: Callable[[Xid], object] = lambda _: None
     """Called with every Xid error."""
 
     def __post_init__(self) -> None:
-        self.hardware: Hardware | None = None
-        """What is to be reported; None until that is known."""
-        self.turns: ReportedTurns | None = None
-        """The part of it that is about turns."""
-        self.limits = LimitsOutcome()
-        """What was found of memory limits."""
-        self.health = DeviceHealth(self.node, self.on_xid)
-        self.reporter = Reporter(self.node)
+        self.health = DeviceHealth(self.node, self.report, self.on_xid)
         self.usage = Usage(self.node.name)
         """By the last reading."""
         self.last_hour = LastHour(self.node.clock)
@@ -220,53 +126,15 @@ class DeviceMonitor:
     def take(self, reading: Reading) -> None:
         """Judges what was read. Called on the event loop; never blocks."""
         ledger = self.node.ledger
-        if self.health.known is None and ledger and not ledger.metadata.hides("status.hardware"):
-            self._remember(ledger.status.hardware)
-        judged = self.health.judge(reading)
-        self._take_use(reading, self.health.devices if self.health.known else reading.devices)
-        if judged is not None:
-            self.hardware = judged
-        self.report()
+        if not self.report.resumed and ledger and not ledger.metadata.hides("status.hardware"):
+            reported = ledger.status.hardware
+            self.violations.trespasses.remember(reported.trespasses)
+            self.violations.overuses.remember(reported.overuses)
+            self.report.resume(reported)
+        self.health.judge(reading)
+        self._take_use(reading, self.report.known.devices if self.report.resumed else reading.devices)
         # At the end: an agent that fails to judge what it reads doesn't do its work either.
         self._taken = self.node.clock()
-
-    def _remember(self, reported: Hardware) -> None:
-        """Resumes from the report of the agent before this one."""
-        self.health.known = reported
-        self.violations.trespasses.remember(reported.trespasses)
-        self.violations.overuses.remember(reported.overuses)
-        self.allocations.remember(reported.allocations)
-        self.turns = reported.turns
-        if self.limits == LimitsOutcome():  # until the first look; pods that need a node that enforces wait for none
-            self.limits = LimitsOutcome(reported.memory_limits, reported.counts_only, tuple(reported.limits))
-
-    def take_turns(self, turns: ReportedTurns | None) -> None:
-        """Reports who has turns and which programs wait, once it is known what an earlier agent reported."""
-        if self.health.known is not None and turns != self.turns:
-            self.turns = turns
-            self.report()
-
-    def take_limits(self, outcome: LimitsOutcome) -> None:
-        """Reports what was found of memory limits."""
-        self.limits = outcome
-        self.report()
-
-    def report(self) -> None:
-        """Reports what is known by now. To be called when a part of it has changed."""
-        if self.hardware is None or not self.allocations.asked:
-            return
-        self.hardware = replace(
-            self.hardware,
-            allocations=self.allocations.known,
-            placeholders=bool(self.allocations.placeholders),
-            trespasses=self.violations.trespasses.rows,
-            overuses=self.violations.overuses.rows,
-            turns=self.turns,
-            memory_limits=self.limits.mode,
-            counts_only=self.limits.obstacle,
-            limits=list(self.limits.reports),
-        )
-        self.reporter.want(self.hardware)
 
     def _take_use(self, reading: Reading, devices: list[Part]) -> None:
         ledger, pods = self.node.ledger or NodeDevices(), self.node.present_pods()
@@ -284,6 +152,7 @@ class DeviceMonitor:
                 exceeded = use.key in self.violations.overuses.streaks
                 row = ShareMemory(use.pod, use.container, use.used_mib, use.limit_mib, exceeded)
                 shares.setdefault(use.device, []).append(row)
+            self.report.tell(trespasses=self.violations.trespasses.rows, overuses=self.violations.overuses.rows)
         usages = [
             DeviceUsage(
                 part.resource,

@@ -21,6 +21,7 @@ from deviceshare.agent.monitor import DeviceMonitor
 from deviceshare.agent.own_node import NODE_PODS, OwnNode
 from deviceshare.agent.pods_api import Callers, TurnsApi, pods_server, smi_endpoint
 from deviceshare.agent.process_table import ProcessTable
+from deviceshare.agent.report import Report
 from deviceshare.agent.settings import AgentSettings
 from deviceshare.agent.turns import TurnRecords, TurnReports, Turns
 from deviceshare.agent.violations import Evictions, Violations
@@ -71,47 +72,37 @@ class Agent:
             tolerance=settings.overuse_tolerance,
             grace=settings.overuse_grace,
         )
-        self._allocations = Allocations(
-            partial(kubelet.allocations, Path(settings.pod_resources)) if settings.pod_resources else None,
-            self._pods,
-            lambda: self._monitor.health.devices,
-            lambda: self._monitor.report(),  # noqa: PLW0108 the monitor is built below
-            settings.placeholders,
-        )
-        self._monitor = DeviceMonitor(node, violations, self._allocations, self._metrics.count_xid)
+        self._report = report = Report(node)
+        ask = partial(kubelet.allocations, Path(settings.pod_resources)) if settings.pod_resources else None
+        self._allocations = Allocations(node, report, ask, settings.placeholders)
+        self._monitor = monitor = DeviceMonitor(node, violations, report, self._metrics.count_xid)
         specs = CdiSpecs(settings.cdi_directories)
         self._reader = DeviceReader(
-            self._monitor.take,
+            monitor.take,
             processes=self._processes,
             sysfs=settings.sys_root,
             specs=specs,
             visible=settings.visible_devices,
-            missing=self._monitor.health.misses_device,
+            missing=lambda: any(part.lost for part in report.known.devices),
         )
         self._limits = MemoryLimits(
             node,
-            lambda: self._monitor.take_limits(self._limits.outcome),
+            report,
             partial(_limit_driver, settings),
             mode=settings.memory_limits,
             root=settings.cgroup_root,
             intercepts=is_intercepted(settings.proc_root),
             hook=lambda: specs.memory_hook,
-            split=lambda: any(part.mig for part in self._monitor.health.devices),
-            written=lambda: kept.limits if (kept := self._monitor.reporter.written) else None,
             on_limited=self._metrics.limited.observe,
             on_repaired=self._metrics.limits_repaired.inc,
         )
-        self._monitor.limits = self._limits.outcome
-        monitor = self._monitor
         self._metrics.watch(lambda: of_limits(self._limits.outcome))
-        self._metrics.watch(
-            lambda: of_devices(monitor.hardware, monitor.usage, monitor.reporter.reports, node.groups())
-        )
+        self._metrics.watch(lambda: of_devices(report.judged, monitor.usage, report.reports, node.groups()))
         directory = settings.turns_directory
         records = TurnRecords(Path(directory), self._processes) if directory else None
         self._turns = Turns(self._processes, records, self._metrics)
         self._metrics.watch(lambda: of_turns(self._turns.view()))
-        self._turn_reports = TurnReports(self._monitor, self._turns.queues if settings.serve_pods else list)
+        self._turn_reports = TurnReports(report, self._turns.queues if settings.serve_pods else list)
         self._server = self._build_server(settings)
         self._pods_server = self._build_pods_server(settings.serve_pods) if settings.serve_pods else None
 
@@ -128,7 +119,7 @@ class Agent:
             background.run("mirror-pods", self._pods.run)
             background.run("recorder", self._recorder.run)
             background.run("evictions", self._evictions.run)
-            background.run("report", self._monitor.reporter.run)
+            background.run("report", self._report.run)
             background.run("allocations", self._allocations.run)
             background.run("device-reader", self._reader.run)
             if self._limits.enabled:
@@ -151,7 +142,7 @@ class Agent:
             return _json(self._monitor.last_hour.view())
 
         live = {"devices": self._monitor.fault}
-        ready = {"report": lambda: self._monitor.reporter.fault, "limits": lambda: self._limits.fault}
+        ready = {"report": lambda: self._report.fault, "limits": lambda: self._limits.fault}
         routes = [*probe_routes(live, ready, self._metrics), Route("GET", "/usage", usage), Route("GET", "/use", use)]
         return Server("agent", *settings.bind, routes, self._metrics, max_body=65536, timeout=5)
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from deviceshare import amd, nvidia
 from deviceshare.agent.memory_limits import LimitDriver, MemoryLimits
+from deviceshare.agent.report import Report
 from deviceshare.domain import contract
 from deviceshare.domain.device_health.containers import NodePod
 from deviceshare.domain.objects.hardware import BY_AGENT, DMEM, Hardware, LimitReport, Part
@@ -28,6 +30,27 @@ def pod_uid(number: int) -> str:
 
 def container_id(number: int) -> str:
     return f"{number:064x}"
+
+
+class LimitsReport(Report):
+    """What an agent reports of limits; the API server has it at once, unless it takes no report."""
+
+    def __init__(self, node: "LimitedNode") -> None:
+        super().__init__(node.own)
+        self._limited = node
+        parts = [Part(node.resource, index, uuid) for index, uuid in enumerate(node.uuids)]
+        super().tell(devices=[replace(part, mig=node.split) for part in parts])
+
+    def tell(self, **parts: Any) -> None:
+        super().tell(**parts)
+        if self._limited.reported is not None:
+            self._limited.reported = list(self.known.limits)
+            self._limited.publish()
+
+    @property
+    def written(self) -> Hardware | None:
+        reported = self._limited.reported
+        return None if reported is None else Hardware(limits=reported)
 
 
 class LimitedNode(Node):
@@ -113,21 +136,14 @@ class LimitedNode(Node):
     async def agent(self, *, ready: bool = True) -> AsyncIterator[MemoryLimits]:
         """One life of an agent, from when it is ready."""
 
-        def changed() -> None:
-            if self.reported is not None:
-                self.reported = list(found.outcome.reports)
-                self.publish()
-
         found = MemoryLimits(
             self.own,
-            changed,
+            LimitsReport(self),
             self.driver,
             mode=self.mode,
             root=self.root,
             intercepts=self.intercepts,
             hook=lambda: self.hook,
-            split=lambda: self.split,
-            written=lambda: self.reported,
             on_limited=self.delays.append,
             on_repaired=self.repaired,
         )

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from deviceshare.agent.allocations import PATIENCE, Allocations
+from deviceshare.agent.report import Report
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.kubelet import PodResourcesUnknown
@@ -27,21 +28,27 @@ class NodeWithKubelet(Node):
     def __init__(self, placeholders: str = "") -> None:
         super().__init__()
         self.answer: list[Given] | PodResourcesUnknown = []
+        self.report = Report(self.own)
+        self.report.tell(devices=[part(0), part(1)])
+        self.report.resume(Hardware())
         self.changes = 0
-        self.allocations = Allocations(self.ask, self.pods, lambda: [part(0), part(1)], self.changed, placeholders)
+        self.allocations = Allocations(self.own, self.report, self.ask, placeholders)
 
     async def ask(self) -> list[Any]:
         if isinstance(self.answer, PodResourcesUnknown):
             raise self.answer
         return self.answer
 
-    def changed(self) -> None:
-        self.changes += 1
+    def reported(self) -> list[Hardware]:
+        """The report that is to be written, if there is one yet."""
+        return [self.report._wanted] if self.report._wanted else []
 
     async def look(self, *given: Given) -> list[Allocation] | None:
         self.answer = list(given)
+        before = self.reported()
         await self.allocations.look()
-        return self.allocations.known
+        self.changes += self.reported() != before
+        return self.report.known.allocations
 
 
 async def test_devices_are_named_by_their_numbers_and_pods_by_their_uids() -> None:
@@ -60,7 +67,7 @@ async def test_devices_are_named_by_their_numbers_and_pods_by_their_uids() -> No
 async def test_amds_plugin_names_devices_by_their_addresses() -> None:
     kubelet = NodeWithKubelet()
     parts = [Part(AMD, number, f"0x{number}", pci=f"0000:{number}5:00.0") for number in range(2)]
-    kubelet.allocations = Allocations(kubelet.ask, kubelet.pods, lambda: parts, kubelet.changed)
+    kubelet.report.tell(devices=parts)
     kubelet.add_pod("a")
     allocated = await kubelet.look(Given("a", ("0000:15:00.0",), AMD))
     assert allocated == [Allocation("ns/a", "uid-of-a", AMD, [1])]
@@ -91,7 +98,7 @@ async def test_a_placeholder_is_told_from_other_pods() -> None:
         kubelet.add_pod("plain")
         told = await kubelet.look(Given("keeper", (uuid(0),)), Given("plain", (uuid(1),)))
         assert told is not None and [each.placeholder for each in told] == [expected, False]
-        assert kubelet.allocations.placeholders == namespace
+        assert kubelet.report.known.placeholders == bool(namespace)
 
 
 async def test_a_placeholder_that_goes_keeps_nothing() -> None:
@@ -138,7 +145,7 @@ async def test_what_stays_unknown_makes_all_of_it_unknown(given: Given) -> None:
 async def test_a_pod_that_was_deleted_by_force_keeps_what_it_has() -> None:
     """Its containers may run on; its UID is remembered from before, by the next agent too."""
     kubelet = NodeWithKubelet()
-    kubelet.allocations.remember([Allocation("ns/a", "uid-of-a", GPU, [0])])
+    kubelet.report.resume(Hardware(allocations=[Allocation("ns/a", "uid-of-a", GPU, [0])]))
 
     assert await kubelet.look(Given("a", (uuid(0),))) == [Allocation("ns/a", "uid-of-a", GPU, [0])]
 
@@ -146,21 +153,22 @@ async def test_a_pod_that_was_deleted_by_force_keeps_what_it_has() -> None:
 async def test_a_kubelet_that_says_nothing_leaves_all_unknown() -> None:
     """Until it speaks again."""
     kubelet = NodeWithKubelet()
-    assert not kubelet.allocations.asked
+    assert kubelet.reported() == []
     kubelet.answer = PodResourcesUnknown("there is no socket")
     await kubelet.allocations.look()
-    assert (kubelet.allocations.known, kubelet.allocations.asked) == (None, True)
+    assert [each.allocations for each in kubelet.reported()] == [None]
 
     assert await kubelet.look() == []
     kubelet.answer = PodResourcesUnknown("there is no socket")
     await kubelet.allocations.look()
-    assert kubelet.allocations.known is None
+    assert [each.allocations for each in kubelet.reported()] == [None]
 
 
 async def test_without_a_socket_nothing_is_asked() -> None:
     """What plugins allocated is then unknown from the start."""
-    node = Node()
-    allocations = Allocations(None, node.pods, list, lambda: None)
-    await allocations.look()
+    node = NodeWithKubelet()
+    node.report.resume(Hardware(allocations=[Allocation("ns/a", "uid-of-a", GPU, [0])]))
+    node.allocations = Allocations(node.own, node.report, None)
+    await node.allocations.look()
 
-    assert (allocations.known, allocations.asked) == (None, True)
+    assert [each.allocations for each in node.reported()] == [None]

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.agent.monitor import DeviceHealth
+from deviceshare.agent.report import Report
 from deviceshare.domain.device_health.examination import LOST, SILENT, Inventory, Reading, Xid
 from deviceshare.domain.objects.hardware import Hardware, Part
 from tests.unit.agent.node import NODE, NOW, Node, part, reading, uuid
@@ -14,25 +15,41 @@ FELL_OFF = Xid(uuid(1), 79, "Xid 79: GPU has fallen off the bus")
 
 
 class ExaminedNode(Node):
-    """A node and the health of its devices."""
+    """A node and the health of its devices, whose agent has read the report of the one before unless it is `new`."""
 
-    def __init__(self, **ledger: Any) -> None:
+    def __init__(self, *, new: bool = False, **ledger: Any) -> None:
         super().__init__()
         self.counted: list[Xid] = []
-        self.health = DeviceHealth(self.own, self.counted.append)
+        self.said: Hardware | None = None
+        self.report = Report(self.own)
+        self.health = DeviceHealth(self.own, self.report, self.counted.append)
         self.set_ledger(**ledger)
-        self.health.known = self.ledger.hardware
+        if not new:
+            self.report.resume(self.ledger.hardware)
+        tell = self.report.tell
+
+        def told(**parts: Any) -> None:
+            tell(**parts)
+            self.said = self.report.known if "devices" in parts else self.said
+
+        self.report.tell = told  # type: ignore[method-assign]
+
+    def judge(self, seen: Reading) -> Hardware | None:
+        """What is reported by this reading; None while nothing is said."""
+        self.said = None
+        self.health.judge(seen)
+        return self.said
 
     def marks(self, seen: Reading) -> dict[int, str] | None:
         """Why devices are unhealthy, by index; None while nothing is said."""
-        judged = self.health.judge(seen)
+        judged = self.judge(seen)
         return None if judged is None else {each.index: each.unhealthy for each in judged.devices if each.unhealthy}
 
 
 def test_what_is_seen_is_reported_as_it_is() -> None:
     """With the driver, the boot and the links."""
     node = ExaminedNode()
-    judged = node.health.judge(reading(0, 1))
+    judged = node.judge(reading(0, 1))
 
     assert judged == Hardware(driver="550", boot_id="boot-1", devices=[part(0), part(1)])
     assert node.recorder.events == []
@@ -41,10 +58,10 @@ def test_what_is_seen_is_reported_as_it_is() -> None:
 def test_what_the_runtime_can_be_told_is_kept_while_the_driver_is_silent() -> None:
     """Pods are bound meanwhile, to devices that are still well."""
     node = ExaminedNode()
-    node.health.judge(replace(reading(0, 1), cdi_kinds=["nvidia.com/gpu"], runtime="cdi"))
+    node.judge(replace(reading(0, 1), cdi_kinds=["nvidia.com/gpu"], runtime="cdi"))
     silent = Reading(boot_id="boot-1", trouble="it hangs")
-    node.health.judge(silent)
-    judged = node.health.judge(silent)
+    node.judge(silent)
+    judged = node.judge(silent)
     assert judged is not None
     assert (judged.cdi_kinds, judged.runtime) == (["nvidia.com/gpu"], "cdi")
 
@@ -52,11 +69,10 @@ def test_what_the_runtime_can_be_told_is_kept_while_the_driver_is_silent() -> No
 def test_marks_of_an_earlier_agent_are_read_back_before_anything_is_said() -> None:
     """Else the first report of a new agent would hand out what is broken."""
     marked = part(1, unhealthy="Xid 48", since="then")
-    node = ExaminedNode()
-    node.health.known = None
+    node = ExaminedNode(new=True)
     assert node.marks(reading(0, 1)) is None
 
-    node.health.known = Hardware(boot_id="boot-1", devices=[part(0), marked])
+    node.report.resume(Hardware(boot_id="boot-1", devices=[part(0), marked]))
     assert node.marks(reading(0, 1)) == {1: "Xid 48"}
     assert node.recorder.events == [], "that is no news"
 
@@ -75,11 +91,10 @@ def test_an_error_of_a_device_is_told_with_its_cure() -> None:
 
 def test_an_error_before_the_last_report_is_read_is_not_forgotten() -> None:
     """The driver tells it once."""
-    node = ExaminedNode()
-    node.health.known = None
+    node = ExaminedNode(new=True)
     assert node.marks(reading(0, 1, xids=[FELL_OFF])) is None
 
-    node.health.known = Hardware()
+    node.report.resume(Hardware())
     assert node.marks(reading(0, 1)) == {1: FELL_OFF.text}
 
 
@@ -121,17 +136,16 @@ def test_a_node_without_a_driver_reports_that_it_has_none() -> None:
     """What the leader reads from the node's allocatable stands."""
     node = ExaminedNode()
     silent = Reading(boot_id="boot-1", trouble="no library")
-    node.health.judge(silent)
+    node.judge(silent)
 
-    assert node.health.judge(silent) == Hardware(boot_id="boot-1")
+    assert node.judge(silent) == Hardware(boot_id="boot-1")
 
 
 def test_a_person_says_that_one_finding_is_dealt_with() -> None:
     """By the annotation of the NodeDevices; in words, the event says so."""
     node = ExaminedNode()
     node.marks(reading(0, 1, xids=[FELL_OFF]))
-    assert node.health.known is not None
-    node.set_ledger(node.health.known, recovered=f"{uuid(1)}@{NOW}")
+    node.set_ledger(node.report.known, recovered=f"{uuid(1)}@{NOW}")
 
     assert node.marks(reading(0, 1)) == {}
     assert node.recorder.reasons(NODE) == ["DeviceUnhealthy", "DeviceRecovered"]
@@ -150,6 +164,6 @@ def test_a_lost_ledger_does_not_take_the_marks_along() -> None:
 def test_a_boot_id_that_cannot_be_read_does_not_wipe_the_one_that_was(parts: list[Part]) -> None:
     """Or the next reboot would go unseen."""
     node = ExaminedNode(hardware=Hardware(boot_id="boot-1"))
-    judged = node.health.judge(Reading(Inventory("550", parts, [], {})))
+    judged = node.judge(Reading(Inventory("550", parts, [], {})))
 
     assert judged is not None and judged.boot_id == "boot-1"

@@ -6,6 +6,7 @@ from typing import Any
 
 from deviceshare.agent.allocations import Allocations
 from deviceshare.agent.monitor import BLIND_SECONDS, DeviceMonitor
+from deviceshare.agent.report import Report
 from deviceshare.agent.violations import Violations
 from deviceshare.domain.device_health.containers import ControlGroup, ProcessUse
 from deviceshare.domain.device_health.examination import DeviceUse, Reading
@@ -21,16 +22,14 @@ class MonitoredNode(Node):
     def __init__(self, *, kubelet: Any = None, placeholders: str = "", enforced: Collection[str] = ()) -> None:
         super().__init__()
         self.evictions = EvictionWishes()
-        self.allocations = Allocations(kubelet, self.pods, list, self._report, placeholders)
+        self.report = Report(self.own)
+        self.allocations = Allocations(self.own, self.report, kubelet, placeholders)
         violations = Violations(self.own, self.evictions, enforced=enforced)
-        self.monitor = DeviceMonitor(self.own, violations, self.allocations)
-
-    def _report(self) -> None:
-        self.monitor.report()
+        self.monitor = DeviceMonitor(self.own, violations, self.report)
 
     @property
     def reported(self) -> Hardware | None:
-        return self.monitor.reporter._wanted
+        return self.report._wanted
 
 
 def used(index: int, *processes: ProcessUse) -> Reading:
