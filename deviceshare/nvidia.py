@@ -364,15 +364,22 @@ class Watch:
     """A subscription to the Xid errors of all GPUs that answer. Create it before reading the inventory.
 
     Earlier errors aren't reported: those between the two would be in neither. `unwatched` says why the other GPUs are
-    not watched, by UUID, or by index where a GPU doesn't report it.
+    not watched, by UUID, or by index where a GPU doesn't report it; and `deaf` why there is nothing to hear at all, as
+    with some virtual GPUs. The devices answer all the same, and the next start of NVML subscribes again.
     """
 
     def __init__(self) -> None:
-        """Needs a started Driver. Raises NoDriver, and NvmlRefused where this driver supports no events."""
-        gpus, silent = _find_gpus()
-        self.unwatched = {str(index): reason for index, reason in silent.items()}
-        self._events = _ask(pynvml.nvmlEventSetCreate)
+        """Needs a started Driver. Raises NoDriver."""
+        self.deaf, self._events = "", None
+        self.unwatched: dict[str, str] = {}
         self._uuids: dict[int | None, str] = {}
+        try:
+            gpus, silent = _find_gpus()
+            self._events = _ask(pynvml.nvmlEventSetCreate)
+        except NvmlRefused as error:
+            self.deaf = str(error)
+            return
+        self.unwatched |= {str(index): reason for index, reason in silent.items()}
         for gpu in gpus:
             try:
                 _ask(pynvml.nvmlDeviceRegisterEvents, gpu.handle, pynvml.nvmlEventTypeXidCriticalError, self._events)
@@ -382,19 +389,24 @@ class Watch:
                 self._uuids[_address(gpu.handle)] = gpu.uuid
 
     def next(self, timeout: float) -> Xid | None:
-        """The next Xid error, or None when none came within `timeout` seconds.
+        """The next Xid error, or None when none came within `timeout` seconds, or none can be heard any more.
 
         Raises:
             Lost: NVML lost a GPU, and doesn't say which. Each later call raises it at once: read the inventory,
                 restart the driver before the next watch, and pause between retries.
             NoDriver: the driver was unloaded.
-            NvmlRefused: any other error.
         """
-        if not self._uuids:
+        if self.deaf or not self._uuids:
             # NVML doesn't document what waiting on an empty event set does.
             time.sleep(timeout)
             return None
-        event = _ask(_wait, self._events, round(timeout * 1000))
+        try:
+            event = _ask(_wait, self._events, round(timeout * 1000))
+        except Lost:
+            raise
+        except NvmlRefused as error:
+            self.deaf = str(error)
+            return None
         if event is None:
             return None
         number, name = event.eventData, _XIDS.get(event.eventData)

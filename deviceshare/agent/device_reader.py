@@ -221,7 +221,9 @@ class DeviceReader:
     def _read_and_listen(self, loop: asyncio.AbstractEventLoop) -> None:
         """Returns when NVML has to be restarted."""
         # Subscribe to Xid errors before reading the inventory: an error in between would be in neither.
-        watch = self._subscribed()
+        watch = nvidia.Watch()
+        if watch.unwatched:
+            log.warning("Failed to subscribe to some devices' Xid errors", devices=watch.unwatched)
         started = time.monotonic()
         inventory, read_at = None, started
         try:
@@ -231,54 +233,26 @@ class DeviceReader:
                 if inventory is None or self._xids or now - read_at > INVENTORY_SECONDS or _differs(inventory, uses):
                     inventory, read_at = nvidia.read_inventory(self.sysfs), now
                 self._send(loop, self._reading(inventory, uses, now))
-                if (self.missing() or inventory.silent or not watch) and now - started > RESTART_SECONDS:
+                if (self.missing() or inventory.silent or watch.deaf) and now - started > RESTART_SECONDS:
                     return
-                watch = self._listen(watch)
+                self._listen(watch)
         except nvidia.Lost:
             # The inventory says which device it was; the watch reports nothing more until NVML is restarted.
             now = time.monotonic()
             self._send(loop, self._reading(nvidia.read_inventory(self.sysfs), nvidia.read_usage(), now))
         finally:
-            if watch:
-                watch.close()
+            watch.close()
 
-    def _subscribed(self) -> nvidia.Watch | None:
-        """None where this driver reports no errors, as on some virtual GPUs."""
-        try:
-            watch = nvidia.Watch()
-        except nvidia.NvmlRefused as error:
-            self._warn_of_deafness(str(error))
-            return None
-        if watch.unwatched:
-            log.warning("Failed to subscribe to some devices' Xid errors", devices=watch.unwatched)
-        return watch
-
-    def _listen(self, watch: nvidia.Watch | None) -> nvidia.Watch | None:
-        """Returns the watch, None once it can't be listened to."""
-        if watch is None:
-            self._closing.wait(LOOK_SECONDS)
-            return None
+    def _listen(self, watch: nvidia.Watch) -> None:
+        """Until the next look is due."""
         until = time.monotonic() + LOOK_SECONDS
         while (rest := until - time.monotonic()) > 0 and not self._closing.is_set():
-            try:
-                error = watch.next(min(rest, _WAIT_SECONDS))
-            except nvidia.Lost:
-                raise
-            except nvidia.NvmlRefused as refusal:
-                # The devices answer all the same. The next start of NVML subscribes again.
-                self._warn_of_deafness(str(refusal))
-                watch.close()
-                return None
-            if error is not None:
+            if error := watch.next(min(rest, _WAIT_SECONDS)):
                 self._xids.append(error)
                 until = min(until, time.monotonic() + _GATHER_SECONDS)
-        return watch
-
-    def _warn_of_deafness(self, error: str) -> None:
-        """Once: NVML is restarted every minute."""
-        if error != self._deafness:
-            self._deafness = error
-            log.warning("Failed to subscribe to Xid errors", error=error)
+        if watch.deaf not in ("", self._deafness):  # once: NVML is restarted every minute
+            self._deafness = watch.deaf
+            log.warning("Failed to subscribe to Xid errors", error=watch.deaf)
 
     def _reading(self, inventory: Inventory, uses: list[DeviceUse], read_at: float) -> Reading:
         xids, self._xids = self._xids, []
