@@ -16,11 +16,11 @@ from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 import structlog
-from msgspec import Raw, Struct, field, json
+from msgspec import Raw, json
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.pod_view import DETAILED, UseView, view_of_use
-from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.device_health.containers import NodePod
 from deviceshare.domain.objects.usage import NodeUse
 from deviceshare.kube.http_client import HttpClient, TooLong
 from deviceshare.loops.ports import ApiError, Cluster, Kind
@@ -39,30 +39,13 @@ MAX_ANSWER: Final = 256 << 10
 """Bytes; a device takes less than 400."""
 
 
-class AgentSpec(Struct, frozen=True, rename="camel"):
-    node_name: str = ""
+AGENT_PODS: Final = Kind("v1", "Pod", "pods", NodePod, namespaced=True)
 
 
-class AgentStatus(Struct, frozen=True, rename="camel"):
-    phase: str = ""
-    pod_ip: str = field(default="", name="podIP")
-
-
-class AgentPod(Struct, frozen=True):
-    """An agent's pod, as far as it takes to ask it."""
-
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
-    spec: AgentSpec = field(default_factory=AgentSpec)
-    status: AgentStatus = field(default_factory=AgentStatus)
-
-
-AGENT_PODS: Final = Kind("v1", "Pod", "pods", AgentPod, namespaced=True)
-
-
-async def ask_agent(agent: AgentPod) -> NodeUse | None:
+async def ask_agent(agent: NodePod) -> NodeUse | None:
     """What one agent answers; None where it gives no sensible answer in time."""
     try:
-        ip = ip_address(agent.status.pod_ip)  # nothing else than an address may be asked
+        ip = ip_address(agent.status.pod_ips[0].ip)  # nothing else than an address may be asked
         url = f"http://{f'[{ip}]' if ip.version == 6 else ip}:{contract.AGENT_PORT}"
         client = HttpClient(url, None, {"Accept-Encoding": "identity"})
         async with asyncio.timeout(ANSWER_SECONDS):
@@ -88,7 +71,7 @@ class UseRounds:
         cluster: Cluster,
         namespace: str,
         *,
-        ask: Callable[[AgentPod], Awaitable[NodeUse | None]] = ask_agent,
+        ask: Callable[[NodePod], Awaitable[NodeUse | None]] = ask_agent,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -141,7 +124,7 @@ class UseRounds:
             return
         # A terminating agent may be listed beside its successor, which then counts.
         pods = sorted(pods, key=lambda pod: not pod.metadata.deletion_timestamp)
-        running = [pod for pod in pods if pod.status.phase == "Running" and pod.status.pod_ip and pod.spec.node_name]
+        running = [pod for pod in pods if pod.status.phase == "Running" and pod.status.pod_ips and pod.spec.node_name]
         agents = {pod.spec.node_name: pod for pod in running}
         nodes = sorted(agents)[:MOST_AGENTS]
         self._agents = len(nodes)
@@ -154,7 +137,7 @@ class UseRounds:
                 for agent in batch:
                     group.create_task(self._ask(agent), name=f"ask agent of {agent.spec.node_name}")
 
-    async def _ask(self, agent: AgentPod) -> None:
+    async def _ask(self, agent: NodePod) -> None:
         node, report = agent.spec.node_name, await self._ask_agent(agent)
         if report is not None and report.node == node:
             detailed, brief = (Raw(json.encode(view_of_use(report, detailed=each))) for each in (True, False))

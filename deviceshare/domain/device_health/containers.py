@@ -92,6 +92,7 @@ class PodAddress(Struct, frozen=True):
 
 
 class NodePodSpec(Struct, frozen=True, rename="camel"):
+    node_name: str = ""
     host_network: bool = False
 
 

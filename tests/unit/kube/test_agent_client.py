@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 
 from deviceshare.domain import contract
+from deviceshare.domain.device_health.containers import NodePod, NodePodSpec, NodePodStatus, PodAddress
 from deviceshare.domain.objects.usage import DeviceHour, NodeUse
 from deviceshare.kube import use_rounds
-from deviceshare.kube.use_rounds import AgentPod, AgentSpec, AgentStatus
 
 USE = NodeUse("n1", "now", [DeviceHour("nvidia.com/gpu", 0, "GPU-0", utilization=7, hour=[7])])
 
@@ -39,7 +39,7 @@ async def answering(answer: web.Response, monkeypatch: pytest.MonkeyPatch) -> As
 
 
 async def ask(ip: str = "127.0.0.1") -> NodeUse | None:
-    pod = AgentPod(spec=AgentSpec("n1"), status=AgentStatus("Running", ip))
+    pod = NodePod(spec=NodePodSpec("n1"), status=NodePodStatus("Running", pod_ips=[PodAddress(ip)]))
     async with asyncio.timeout(20):
         return await use_rounds.ask_agent(pod)
 

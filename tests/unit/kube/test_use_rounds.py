@@ -10,39 +10,40 @@ import msgspec
 import pytest
 
 from deviceshare.domain.answers.pod_view import DETAILED
+from deviceshare.domain.device_health.containers import NodePod, NodePodSpec, NodePodStatus, PodAddress
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.usage import DeviceHour, NodeUse
-from deviceshare.kube.use_rounds import AT_ONCE, SECONDS, AgentPod, AgentSpec, AgentStatus, UseRounds
+from deviceshare.kube.use_rounds import AT_ONCE, SECONDS, UseRounds
 from deviceshare.loops.ports import Kind, Unavailable
 
 
-def agent(node: str, phase: str = "Running", ip: str = "10.0.0.1", deleted: str | None = None) -> AgentPod:
+def agent(node: str, phase: str = "Running", ip: str = "10.0.0.1", deleted: str | None = None) -> NodePod:
     meta = ObjectMeta(name=f"agent-{node}", deletion_timestamp=deleted)
-    return AgentPod(meta, AgentSpec(node), AgentStatus(phase, ip))
+    return NodePod(meta, NodePodSpec(node), NodePodStatus(phase, pod_ips=[PodAddress(ip)] if ip else []))
 
 
 class Agents:
     """The agents of a cluster, the API server that lists them, and the clock."""
 
     def __init__(self) -> None:
-        self.pods: list[AgentPod] = []
+        self.pods: list[NodePod] = []
         self.asked: list[str] = []
         self.pauses: list[float] = []
         self.time = 1000.0
         self.fault: Exception | None = None
         self.at_once = self.most = 0
-        self.answers: Callable[[AgentPod], NodeUse | None] = lambda pod: NodeUse(pod.spec.node_name, "now")
+        self.answers: Callable[[NodePod], NodeUse | None] = lambda pod: NodeUse(pod.spec.node_name, "now")
         cluster: Any = self  # which lists the agents' pods, and no more
         self.rounds = UseRounds(cluster, "gpu", ask=self.ask, clock=lambda: self.time, pause=self.pause)
         self.go_on = asyncio.Semaphore(0)
 
-    async def list(self, kind: Kind[AgentPod], *, namespace: str, label_selector: str) -> list[AgentPod]:
+    async def list(self, kind: Kind[NodePod], *, namespace: str, label_selector: str) -> list[NodePod]:
         assert (namespace, label_selector) == ("gpu", "app.kubernetes.io/name=deviceshare-agent")
         if self.fault:
             raise self.fault
         return self.pods
 
-    async def ask(self, pod: AgentPod) -> NodeUse | None:
+    async def ask(self, pod: NodePod) -> NodeUse | None:
         self.asked.append(pod.metadata.name)
         self.at_once += 1
         self.most = max(self.most, self.at_once)
@@ -127,8 +128,8 @@ async def test_the_successor_of_a_terminating_agent_counts(agents: Agents) -> No
     leaving, next_one = agent("n1", ip="10.0.0.1", deleted="then"), agent("n1", ip="10.0.0.2")
     seen: list[str] = []
 
-    def answer(pod: AgentPod) -> NodeUse:
-        seen.append(pod.status.pod_ip)
+    def answer(pod: NodePod) -> NodeUse:
+        seen.append(pod.status.pod_ips[0].ip)
         return NodeUse("n1")
 
     agents.answers = answer
