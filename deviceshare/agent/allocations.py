@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import structlog
 
 from deviceshare.agent.own_node import OwnNode
-from deviceshare.agent.report import Report
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.hardware import Allocation
 from deviceshare.kubelet import Allocated, PodResourcesUnknown
@@ -32,7 +31,6 @@ class Allocations:
     """Asks the kubelet every few seconds while `run` runs."""
 
     node: OwnNode
-    report: Report
     kubelet: Callable[[], Awaitable[Iterable[Allocated]]] | None
     """Says what plugins allocated, and raises PodResourcesUnknown; None where it isn't to be asked."""
     placeholders: str = ""
@@ -41,9 +39,9 @@ class Allocations:
     def __post_init__(self) -> None:
         self._incomplete = 0
         self._trouble = ""
-        self.report.tell(placeholders=bool(self.placeholders))
+        self.node.report.tell(placeholders=bool(self.placeholders))
         if self.kubelet is None:
-            self.report.tell(allocations=None)
+            self.node.report.tell(allocations=None)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -63,7 +61,7 @@ class Allocations:
             if self._incomplete >= PATIENCE:
                 trouble = str(error)
             else:
-                known, trouble = self.report.known.allocations, self._trouble
+                known, trouble = self.node.report.known.allocations, self._trouble
         except PodResourcesUnknown as error:
             trouble = str(error)
         if trouble and trouble != self._trouble:
@@ -71,17 +69,17 @@ class Allocations:
         elif self._trouble and not trouble:
             log.info("Agent learned the allocations of device plugins", allocations=len(known or ()))
         self._trouble = trouble
-        self.report.tell(allocations=known)
+        self.node.report.tell(allocations=known)
 
     def _join(self, answer: Iterable[Allocated]) -> list[Allocation]:
         # NVIDIA's plugin names devices by UUID, AMD's by PCI address.
         numbers = {
             (part.resource, name): part.index
-            for part in self.report.known.devices
+            for part in self.node.report.known.devices
             for name in (part.uuid, part.pci)
             if name
         }
-        earlier = {allocation.pod: allocation for allocation in self.report.known.allocations or ()}
+        earlier = {allocation.pod: allocation for allocation in self.node.report.known.allocations or ()}
         joined = []
         for allocated in answer:
             if vendors.vendor_of(vendors.counted_as(allocated.resource)) is None:

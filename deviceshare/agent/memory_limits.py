@@ -21,7 +21,6 @@ import structlog
 
 from deviceshare import amd, nvidia
 from deviceshare.agent.own_node import OwnNode
-from deviceshare.agent.report import Report
 from deviceshare.domain.device_health.containers import ControlGroup, control_group_of
 from deviceshare.domain.device_health.examination import DriverTrouble
 from deviceshare.domain.device_health.memory_limits import (
@@ -102,7 +101,6 @@ class MemoryLimits:
     """Sets and audits limits while `run` runs."""
 
     node: OwnNode
-    report: Report
     find_driver: Callable[[], LimitDriver]
     """Says which one the node has."""
     _: KW_ONLY
@@ -182,7 +180,7 @@ class MemoryLimits:
 
     def _want(self) -> None:
         # A limit may grow again once no report says any more that it was lowered: the leader decides by that.
-        if (written := self.report.written) is not None:
+        if (written := self.node.report.written) is not None:
             said = {each.key for each in (*written.limits, *self.outcome.reports)}
             self._lowered = {key: limit for key, limit in self._lowered.items() if key in said}
         ledger, known = self.node.ledger or NodeDevices(), self.node.ledgers.synced and self.node.pods.synced
@@ -213,7 +211,7 @@ class MemoryLimits:
 
     def _tell(self, outcome: LimitsOutcome) -> None:
         self.outcome = outcome
-        self.report.tell(memory_limits=outcome.mode, counts_only=outcome.obstacle, limits=list(outcome.reports))
+        self.node.report.tell(memory_limits=outcome.mode, counts_only=outcome.obstacle, limits=list(outcome.reports))
 
     # Everything below runs in the thread.
 
@@ -268,7 +266,7 @@ class MemoryLimits:
     def _probe(self) -> str:
         if not (self.root / "cgroup.controllers").exists():
             return _VERSION_1
-        if any(part.mig for part in self.report.known.devices):
+        if any(part.mig for part in self.node.report.known.devices):
             return "a GPU of the node is split by MIG: label such nodes otherwise, or turn MIG off"
         self._driver = self.find_driver()  # One may be installed, or removed, while the agent runs.
         try:

@@ -7,7 +7,6 @@ from typing import Final
 import structlog
 
 from deviceshare.agent.own_node import OwnNode
-from deviceshare.agent.report import Report
 from deviceshare.agent.violations import Violations
 from deviceshare.domain.device_health.containers import NodeProcess
 from deviceshare.domain.device_health.examination import APPLICATION_XIDS, Reading, Xid, examine, reported_repaired
@@ -45,9 +44,8 @@ class DeviceHealth:
     is restarted, or a node whose agent is replaced, forgets none.
     """
 
-    def __init__(self, node: OwnNode, report: Report, on_xid: Callable[[Xid], object]) -> None:
+    def __init__(self, node: OwnNode, on_xid: Callable[[Xid], object]) -> None:
         self._node = node
-        self._report = report
         self._on_xid = on_xid
         self._faults: dict[str, str] = {}
         self._silent = 0
@@ -58,16 +56,16 @@ class DeviceHealth:
         self._take_xids(reading)
         self._log_trouble(reading)
         self._silent = 0 if reading.inventory else self._silent + 1
-        if not self._report.resumed or 0 < self._silent < PATIENCE:
+        if not self._node.report.resumed or 0 < self._silent < PATIENCE:
             return
-        known, ledger = self._report.known, self._node.ledger
+        known, ledger = self._node.report.known, self._node.ledger
         repaired = reported_repaired(ledger) if ledger else frozenset()
         seen, changes = examine(known, reading, faults=self._faults, repaired=repaired, now=self._node.now())
         self._faults = {}
         for part, sign in changes:
             self._tell(part, sign)
         of_driver = {"driver": seen.driver, "cdi_kinds": seen.cdi_kinds, "runtime": seen.runtime}
-        self._report.tell(boot_id=seen.boot_id, devices=seen.devices, links=seen.links, **of_driver)
+        self._node.report.tell(boot_id=seen.boot_id, devices=seen.devices, links=seen.links, **of_driver)
 
     def _take_xids(self, reading: Reading) -> None:
         for xid in reading.xids:
@@ -77,7 +75,7 @@ class DeviceHealth:
                 continue
             log.warning("Driver reported an error of a device", uuid=xid.uuid, xid=xid.number, text=xid.text)
             # Where the driver doesn't say which device it is, it may be any.
-            devices = reading.devices or self._report.known.devices
+            devices = reading.devices or self._node.report.known.devices
             self._faults.update(dict.fromkeys([xid.uuid] if xid.uuid else [each.uuid for each in devices], xid.text))
 
     def _tell(self, part: Part, sign: str) -> None:
@@ -107,12 +105,11 @@ class DeviceMonitor:
 
     node: OwnNode
     violations: Violations
-    report: Report
     on_xid: Callable[[Xid], object] = lambda _: None
     """Called with every Xid error."""
 
     def __post_init__(self) -> None:
-        self.health = DeviceHealth(self.node, self.report, self.on_xid)
+        self.health = DeviceHealth(self.node, self.on_xid)
         self.usage = Usage(self.node.name)
         """By the last reading."""
         self.last_hour = LastHour(self.node.clock)
@@ -126,13 +123,13 @@ class DeviceMonitor:
     def take(self, reading: Reading) -> None:
         """Judges what was read. Called on the event loop; never blocks."""
         ledger = self.node.ledger
-        if not self.report.resumed and ledger and not ledger.metadata.hides("status.hardware"):
+        if not self.node.report.resumed and ledger and not ledger.metadata.hides("status.hardware"):
             reported = ledger.status.hardware
             self.violations.trespasses.remember(reported.trespasses)
             self.violations.overuses.remember(reported.overuses)
-            self.report.resume(reported)
+            self.node.report.resume(reported)
         self.health.judge(reading)
-        self._take_use(reading, self.report.known.devices if self.report.resumed else reading.devices)
+        self._take_use(reading, self.node.report.known.devices if self.node.report.resumed else reading.devices)
         # At the end: an agent that fails to judge what it reads doesn't do its work either.
         self._taken = self.node.clock()
 
@@ -152,7 +149,7 @@ class DeviceMonitor:
                 exceeded = use.key in self.violations.overuses.streaks
                 row = ShareMemory(use.pod, use.container, use.used_mib, use.limit_mib, exceeded)
                 shares.setdefault(use.device, []).append(row)
-            self.report.tell(trespasses=self.violations.trespasses.rows, overuses=self.violations.overuses.rows)
+            self.node.report.tell(trespasses=self.violations.trespasses.rows, overuses=self.violations.overuses.rows)
         usages = [
             DeviceUsage(
                 part.resource,

@@ -21,7 +21,6 @@ from deviceshare.agent.monitor import DeviceMonitor
 from deviceshare.agent.own_node import NODE_PODS, OwnNode
 from deviceshare.agent.pods_api import Callers, TurnsApi, pods_server, smi_endpoint
 from deviceshare.agent.process_table import ProcessTable
-from deviceshare.agent.report import Report
 from deviceshare.agent.settings import AgentSettings
 from deviceshare.agent.turns import TurnRecords, TurnReports, Turns
 from deviceshare.agent.violations import Evictions, Violations
@@ -72,10 +71,9 @@ class Agent:
             tolerance=settings.overuse_tolerance,
             grace=settings.overuse_grace,
         )
-        self._report = report = Report(node)
         ask = partial(kubelet.allocations, Path(settings.pod_resources)) if settings.pod_resources else None
-        self._allocations = Allocations(node, report, ask, settings.placeholders)
-        self._monitor = monitor = DeviceMonitor(node, violations, report, self._metrics.count_xid)
+        self._allocations = Allocations(node, ask, settings.placeholders)
+        self._monitor = monitor = DeviceMonitor(node, violations, self._metrics.count_xid)
         specs = CdiSpecs(settings.cdi_directories)
         self._reader = DeviceReader(
             monitor.take,
@@ -83,11 +81,10 @@ class Agent:
             sysfs=settings.sys_root,
             specs=specs,
             visible=settings.visible_devices,
-            missing=lambda: any(part.lost for part in report.known.devices),
+            missing=lambda: any(part.lost for part in node.report.known.devices),
         )
         self._limits = MemoryLimits(
             node,
-            report,
             partial(_limit_driver, settings),
             mode=settings.memory_limits,
             root=settings.cgroup_root,
@@ -97,12 +94,13 @@ class Agent:
             on_repaired=self._metrics.limits_repaired.inc,
         )
         self._metrics.watch(lambda: of_limits(self._limits.outcome))
+        report = node.report
         self._metrics.watch(lambda: of_devices(report.judged, monitor.usage, report.reports, node.groups()))
         directory = settings.turns_directory
         records = TurnRecords(Path(directory), self._processes) if directory else None
         self._turns = Turns(self._processes, records, self._metrics)
         self._metrics.watch(lambda: of_turns(self._turns.view()))
-        self._turn_reports = TurnReports(report, self._turns.queues if settings.serve_pods else list)
+        self._turn_reports = TurnReports(node, self._turns.queues if settings.serve_pods else list)
         self._server = self._build_server(settings)
         self._pods_server = self._build_pods_server(settings.serve_pods) if settings.serve_pods else None
 
@@ -119,7 +117,7 @@ class Agent:
             background.run("mirror-pods", self._pods.run)
             background.run("recorder", self._recorder.run)
             background.run("evictions", self._evictions.run)
-            background.run("report", self._report.run)
+            background.run("report", self._node.report.run)
             background.run("allocations", self._allocations.run)
             background.run("device-reader", self._reader.run)
             if self._limits.enabled:
@@ -142,7 +140,7 @@ class Agent:
             return _json(self._monitor.last_hour.view())
 
         live = {"devices": self._monitor.fault}
-        ready = {"report": lambda: self._report.fault, "limits": lambda: self._limits.fault}
+        ready = {"report": lambda: self._node.report.fault, "limits": lambda: self._limits.fault}
         routes = [*probe_routes(live, ready, self._metrics), Route("GET", "/usage", usage), Route("GET", "/use", use)]
         return Server("agent", *settings.bind, routes, self._metrics, max_body=65536, timeout=5)
 

@@ -22,8 +22,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.agent.metrics import AgentMetrics
+from deviceshare.agent.own_node import OwnNode
 from deviceshare.agent.process_table import ProcessTable
-from deviceshare.agent.report import Report
 from deviceshare.domain.objects.usage import TurnQueue
 from deviceshare.domain.turns.program_queue import (
     HEARTBEAT,
@@ -369,7 +369,7 @@ class TurnReports:
     isn't reported, and the last state always is.
     """
 
-    report: Report
+    node: OwnNode
     queues: Callable[[], list[ProgramQueue] | None]
     """Returns those that aren't empty; None while that isn't known."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -389,14 +389,14 @@ class TurnReports:
     def look(self) -> None:
         """Reports what has changed since the last look."""
         queues = self.queues()
-        if queues is None or not self.report.resumed:
+        if queues is None or not self.node.report.resumed:
             return
         now = self.now()
         booted = now.timestamp() - self.clock()
         if abs(booted - self._booted) > CLOCK_STEP:
             self._booted = booted
-        found, before = reported_turns(queues, self._stamp, timestamp(now)), self.report.known.turns
-        self.report.tell(turns=renewed(before, found, seconds_since(before.time, now) if before else None))
+        found, before = reported_turns(queues, self._stamp, timestamp(now)), self.node.report.known.turns
+        self.node.report.tell(turns=renewed(before, found, seconds_since(before.time, now) if before else None))
 
     def _stamp(self, moment: float) -> str:
         return timestamp(datetime.fromtimestamp(self._booted + moment, UTC))

@@ -1,6 +1,7 @@
 """A node whose agent limits device memory, of either vendor."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from deviceshare import amd, nvidia
 from deviceshare.agent.memory_limits import LimitDriver, MemoryLimits
-from deviceshare.agent.report import Report
+from deviceshare.agent.own_node import OwnNode, Report
 from deviceshare.domain import contract
 from deviceshare.domain.device_health.containers import NodePod
 from deviceshare.domain.objects.hardware import BY_AGENT, DMEM, Hardware, LimitReport, Part
@@ -35,8 +36,8 @@ def container_id(number: int) -> str:
 class LimitsReport(Report):
     """What an agent reports of limits; the API server has it at once, unless it takes no report."""
 
-    def __init__(self, node: "LimitedNode") -> None:
-        super().__init__(node.own)
+    def __init__(self, own: OwnNode, node: "LimitedNode") -> None:
+        super().__init__(own)
         self._limited = node
         parts = [Part(node.resource, index, uuid) for index, uuid in enumerate(node.uuids)]
         super().tell(devices=[replace(part, mig=node.split) for part in parts])
@@ -136,9 +137,10 @@ class LimitedNode(Node):
     async def agent(self, *, ready: bool = True) -> AsyncIterator[MemoryLimits]:
         """One life of an agent, from when it is ready."""
 
+        own = dataclasses.replace(self.own)
+        vars(own)["report"] = LimitsReport(own, self)
         found = MemoryLimits(
-            self.own,
-            LimitsReport(self),
+            own,
             self.driver,
             mode=self.mode,
             root=self.root,

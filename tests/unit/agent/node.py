@@ -1,6 +1,6 @@
 """One node as its agent meets it: its NodeDevices, its pods, and an API server that takes what is written."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -62,7 +62,7 @@ def pod_subject(name: str) -> Subject:
 class Node:
     """Implements the Writer port, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, left_out: Collection[str] = ()) -> None:
         self.ledgers = MemoryMirror()
         self.pods = MemoryMirror()
         self.recorder = MemoryRecorder()
@@ -74,6 +74,7 @@ class Node:
             recorder=self.recorder,
             writer=self,
             now=lambda: NOW,
+            left_out=frozenset(left_out),
             clock=lambda: self.time,
         )
         self.version = 1

@@ -7,7 +7,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from deviceshare.agent.allocations import PATIENCE, Allocations
-from deviceshare.agent.report import Report
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.kubelet import PodResourcesUnknown
@@ -28,11 +27,11 @@ class NodeWithKubelet(Node):
     def __init__(self, placeholders: str = "") -> None:
         super().__init__()
         self.answer: list[Given] | PodResourcesUnknown = []
-        self.report = Report(self.own)
+        self.report = self.own.report
         self.report.tell(devices=[part(0), part(1)])
         self.report.resume(Hardware())
         self.changes = 0
-        self.allocations = Allocations(self.own, self.report, self.ask, placeholders)
+        self.allocations = Allocations(self.own, self.ask, placeholders)
 
     async def ask(self) -> list[Any]:
         if isinstance(self.answer, PodResourcesUnknown):
@@ -168,7 +167,7 @@ async def test_without_a_socket_nothing_is_asked() -> None:
     """What plugins allocated is then unknown from the start."""
     node = NodeWithKubelet()
     node.report.resume(Hardware(allocations=[Allocation("ns/a", "uid-of-a", GPU, [0])]))
-    node.allocations = Allocations(node.own, node.report, None)
+    node.allocations = Allocations(node.own, None)
     await node.allocations.look()
 
     assert [each.allocations for each in node.reported()] == [None]

@@ -1,6 +1,5 @@
 """Ways in which a trespasser hid: each was tried on a node, and worked."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,8 +21,8 @@ NODES_OWN = [{"kind": "Node", "name": NODE, "uid": "uid-of-n1", "controller": Tr
 class Watched(MonitoredNode):
     """A node whose device 0 the team holds and its pod `member` uses; `intruder` uses it, too."""
 
-    def __init__(self) -> None:
-        super().__init__(enforced=[TRESPASS])
+    def __init__(self, **own: Any) -> None:
+        super().__init__(enforced=[TRESPASS], **own)
         self.set_ledger(Hardware(devices=[part(0), part(1)]))
         self.hold(0)
 
@@ -81,8 +80,7 @@ async def test_no_annotation_hides_an_intruder(member: dict[str, str], intruder:
 
 async def test_a_namespace_that_the_webhooks_leave_out_is_believed_nothing() -> None:
     """There, anybody may write a member's label and annotations."""
-    node = Watched()
-    node.monitor.node = replace(node.own, left_out=frozenset({"ns"}))
+    node = Watched(left_out={"ns"})
     node.add_pod("member", **labelled({}))
     node.look()
 

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.agent.monitor import DeviceHealth
-from deviceshare.agent.report import Report
 from deviceshare.domain.device_health.examination import LOST, SILENT, Inventory, Reading, Xid
 from deviceshare.domain.objects.hardware import Hardware, Part
 from tests.unit.agent.node import NODE, NOW, Node, part, reading, uuid
@@ -21,8 +20,8 @@ class ExaminedNode(Node):
         super().__init__()
         self.counted: list[Xid] = []
         self.said: Hardware | None = None
-        self.report = Report(self.own)
-        self.health = DeviceHealth(self.own, self.report, self.counted.append)
+        self.report = self.own.report
+        self.health = DeviceHealth(self.own, self.counted.append)
         self.set_ledger(**ledger)
         if not new:
             self.report.resume(self.ledger.hardware)

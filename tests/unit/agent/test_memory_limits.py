@@ -9,7 +9,6 @@ import pytest
 
 from deviceshare.agent import memory_limits
 from deviceshare.agent.memory_limits import MemoryLimits, is_intercepted
-from deviceshare.agent.report import Report
 from deviceshare.domain.objects.hardware import BY_AGENT, DMEM, HOOK, INTERCEPT, NO_LIMITS, LimitReport
 from deviceshare_sandbox.nvml import Script, build, load
 from tests.unit.agent.limited_node import NOTHING, AmdNode, LimitedNode, NvidiaNode, container_id, pod_uid
@@ -153,7 +152,7 @@ async def test_where_the_driver_cannot_programs_are_intercepted_if_the_library_i
         shop.describe(3, shares)
         await until(lambda: [each.pod for each in agent.outcome.reports] == ["ns/p3"])
         assert "memory of its device is unknown" in agent.outcome.reports[0].missing
-    none = MemoryLimits(shop.own, Report(shop.own), shop.driver, mode=NO_LIMITS, intercepts=True)
+    none = MemoryLimits(shop.own, shop.driver, mode=NO_LIMITS, intercepts=True)
     assert (none.outcome.mode, none.enabled) == ("", False)
 
 

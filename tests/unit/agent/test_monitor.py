@@ -6,7 +6,6 @@ from typing import Any
 
 from deviceshare.agent.allocations import Allocations
 from deviceshare.agent.monitor import BLIND_SECONDS, DeviceMonitor
-from deviceshare.agent.report import Report
 from deviceshare.agent.violations import Violations
 from deviceshare.domain.device_health.containers import ControlGroup, ProcessUse
 from deviceshare.domain.device_health.examination import DeviceUse, Reading
@@ -19,17 +18,18 @@ from tests.unit.domain.objects import GPU
 class MonitoredNode(Node):
     """A node and its monitor, which evicts for these causes; `reported` is what it wants to be written."""
 
-    def __init__(self, *, kubelet: Any = None, placeholders: str = "", enforced: Collection[str] = ()) -> None:
-        super().__init__()
+    def __init__(
+        self, *, kubelet: Any = None, placeholders: str = "", enforced: Collection[str] = (), **own: Any
+    ) -> None:
+        super().__init__(**own)
         self.evictions = EvictionWishes()
-        self.report = Report(self.own)
-        self.allocations = Allocations(self.own, self.report, kubelet, placeholders)
+        self.allocations = Allocations(self.own, kubelet, placeholders)
         violations = Violations(self.own, self.evictions, enforced=enforced)
-        self.monitor = DeviceMonitor(self.own, violations, self.report)
+        self.monitor = DeviceMonitor(self.own, violations)
 
     @property
     def reported(self) -> Hardware | None:
-        return self.report._wanted
+        return self.own.report._wanted
 
 
 def used(index: int, *processes: ProcessUse) -> Reading:

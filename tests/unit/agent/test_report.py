@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from deviceshare.agent.report import Report
+from deviceshare.agent.own_node import Report
 from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.loops.ports import Forbidden, Unavailable
 from tests.unit.agent.node import NODE, Node, part
@@ -17,7 +17,7 @@ TWO = Hardware(devices=[part(0), part(1)])
 
 @asynccontextmanager
 async def reporting(node: Node) -> AsyncIterator[Report]:
-    report = Report(node.own)
+    report = node.own.report
     report.resume(Hardware())
     report.tell(allocations=None)
     task = asyncio.create_task(report.run())

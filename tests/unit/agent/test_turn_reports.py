@@ -28,7 +28,7 @@ class NodeWithTurnReports(MonitoredNode):
         """An agent that finds this report."""
         self.set_ledger(reported)
         self.turn_reports = TurnReports(
-            self.report,
+            self.own,
             lambda: self.queues,
             now=lambda: START + timedelta(seconds=self.seconds) + self.skew,
             clock=lambda: 1000.0 + self.seconds,
