@@ -37,71 +37,13 @@ MOST_DEVICES: Final = 256
 """Whose last hour is remembered; more than any node has."""
 
 
-class DeviceHealth:
-    """The health of the node's devices: by what is read of them, their errors, and what was reported before.
+@dataclass(eq=False)
+class DeviceMonitor:
+    """Judges the health of the node's devices by what is read of them, and whose processes are on them.
 
     The marks of unhealthy devices are read back from the last report before anything is judged, so that an agent that
     is restarted, or a node whose agent is replaced, forgets none.
     """
-
-    def __init__(self, node: OwnNode, on_xid: Callable[[Xid], object]) -> None:
-        self._node = node
-        self._on_xid = on_xid
-        self._faults: dict[str, str] = {}
-        self._silent = 0
-        self._trouble: str | None = None
-
-    def judge(self, reading: Reading) -> None:
-        """Reports the devices with their marks, unless that can't be decided yet."""
-        self._take_xids(reading)
-        self._log_trouble(reading)
-        self._silent = 0 if reading.inventory else self._silent + 1
-        if not self._node.report.resumed or 0 < self._silent < PATIENCE:
-            return
-        known, ledger = self._node.report.known, self._node.ledger
-        repaired = reported_repaired(ledger) if ledger else frozenset()
-        seen, changes = examine(known, reading, faults=self._faults, repaired=repaired, now=self._node.now())
-        self._faults = {}
-        for part, sign in changes:
-            self._tell(part, sign)
-        of_driver = {"driver": seen.driver, "cdi_kinds": seen.cdi_kinds, "runtime": seen.runtime}
-        self._node.report.tell(boot_id=seen.boot_id, devices=seen.devices, links=seen.links, **of_driver)
-
-    def _take_xids(self, reading: Reading) -> None:
-        for xid in reading.xids:
-            self._on_xid(xid)
-            if xid.number in APPLICATION_XIDS:
-                log.info("Driver reported an error of an application", uuid=xid.uuid, xid=xid.number, text=xid.text)
-                continue
-            log.warning("Driver reported an error of a device", uuid=xid.uuid, xid=xid.number, text=xid.text)
-            # Where the driver doesn't say which device it is, it may be any.
-            devices = reading.devices or self._node.report.known.devices
-            self._faults.update(dict.fromkeys([xid.uuid] if xid.uuid else [each.uuid for each in devices], xid.text))
-
-    def _tell(self, part: Part, sign: str) -> None:
-        """Of a device that became unhealthy or, with a sign of it, recovered."""
-        subject, name = node_subject(self._node.name), f"{part.resource} {part.index} ({part.uuid})"
-        if sign:
-            log.info("Device recovered", uuid=part.uuid, index=part.index, sign=sign)
-            self._node.recorder.note(subject, "DeviceRecovered", f"{name} is healthy again: {sign}")
-        else:
-            log.warning("Device is unhealthy", uuid=part.uuid, index=part.index, reason=part.unhealthy)
-            cure = f"reset it or reboot the node, or: deviceshare recover {self._node.name} {part.index}"
-            message = f"{name} is no longer allocated: {part.unhealthy}; when it is repaired, {cure}"
-            self._node.recorder.warn(subject, "DeviceUnhealthy", message)
-
-    def _log_trouble(self, reading: Reading) -> None:
-        if reading.trouble != self._trouble:
-            self._trouble = reading.trouble
-            if reading.trouble:
-                log.warning("Agent failed to read the devices", trouble=reading.trouble)
-            elif reading.inventory:
-                log.info("Agent read the devices", driver=reading.inventory.driver, devices=len(reading.devices))
-
-
-@dataclass(eq=False)
-class DeviceMonitor:
-    """Judges readings, and has their results reported."""
 
     node: OwnNode
     violations: Violations
@@ -109,7 +51,10 @@ class DeviceMonitor:
     """Called with every Xid error."""
 
     def __post_init__(self) -> None:
-        self.health = DeviceHealth(self.node, self.on_xid)
+        self._faults: dict[str, str] = {}
+        """What errors said since the devices were judged last, by UUID."""
+        self._silent = 0
+        self._trouble: str | None = None
         self.usage = Usage(self.node.name)
         """By the last reading."""
         self.last_hour = LastHour(self.node.clock)
@@ -128,10 +73,57 @@ class DeviceMonitor:
             self.violations.trespasses.remember(reported.trespasses)
             self.violations.overuses.remember(reported.overuses)
             self.node.report.resume(reported)
-        self.health.judge(reading)
+        self._judge(reading)
         self._take_use(reading, self.node.report.known.devices if self.node.report.resumed else reading.devices)
         # At the end: an agent that fails to judge what it reads doesn't do its work either.
         self._taken = self.node.clock()
+
+    def _judge(self, reading: Reading) -> None:
+        """Reports the devices with their marks, unless that can't be decided yet."""
+        self._take_xids(reading)
+        self._log_trouble(reading)
+        self._silent = 0 if reading.inventory else self._silent + 1
+        if not self.node.report.resumed or 0 < self._silent < PATIENCE:
+            return
+        known, ledger = self.node.report.known, self.node.ledger
+        repaired = reported_repaired(ledger) if ledger else frozenset()
+        seen, changes = examine(known, reading, faults=self._faults, repaired=repaired, now=self.node.now())
+        self._faults = {}
+        for part, sign in changes:
+            self._tell(part, sign)
+        of_driver = {"driver": seen.driver, "cdi_kinds": seen.cdi_kinds, "runtime": seen.runtime}
+        self.node.report.tell(boot_id=seen.boot_id, devices=seen.devices, links=seen.links, **of_driver)
+
+    def _take_xids(self, reading: Reading) -> None:
+        for xid in reading.xids:
+            self.on_xid(xid)
+            if xid.number in APPLICATION_XIDS:
+                log.info("Driver reported an error of an application", uuid=xid.uuid, xid=xid.number, text=xid.text)
+                continue
+            log.warning("Driver reported an error of a device", uuid=xid.uuid, xid=xid.number, text=xid.text)
+            # Where the driver doesn't say which device it is, it may be any.
+            devices = reading.devices or self.node.report.known.devices
+            self._faults.update(dict.fromkeys([xid.uuid] if xid.uuid else [each.uuid for each in devices], xid.text))
+
+    def _tell(self, part: Part, sign: str) -> None:
+        """Of a device that became unhealthy or, with a sign of it, recovered."""
+        subject, name = node_subject(self.node.name), f"{part.resource} {part.index} ({part.uuid})"
+        if sign:
+            log.info("Device recovered", uuid=part.uuid, index=part.index, sign=sign)
+            self.node.recorder.note(subject, "DeviceRecovered", f"{name} is healthy again: {sign}")
+        else:
+            log.warning("Device is unhealthy", uuid=part.uuid, index=part.index, reason=part.unhealthy)
+            cure = f"reset it or reboot the node, or: deviceshare recover {self.node.name} {part.index}"
+            message = f"{name} is no longer allocated: {part.unhealthy}; when it is repaired, {cure}"
+            self.node.recorder.warn(subject, "DeviceUnhealthy", message)
+
+    def _log_trouble(self, reading: Reading) -> None:
+        if reading.trouble != self._trouble:
+            self._trouble = reading.trouble
+            if reading.trouble:
+                log.warning("Agent failed to read the devices", trouble=reading.trouble)
+            elif reading.inventory:
+                log.info("Agent read the devices", driver=reading.inventory.driver, devices=len(reading.devices))
 
     def _take_use(self, reading: Reading, devices: list[Part]) -> None:
         ledger, pods = self.node.ledger or NodeDevices(), self.node.present_pods()

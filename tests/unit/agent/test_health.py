@@ -5,26 +5,26 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from deviceshare.agent.monitor import DeviceHealth
+from deviceshare.agent.monitor import DeviceMonitor
+from deviceshare.agent.violations import Violations
 from deviceshare.domain.device_health.examination import LOST, SILENT, Inventory, Reading, Xid
 from deviceshare.domain.objects.hardware import Hardware, Part
-from tests.unit.agent.node import NODE, NOW, Node, part, reading, uuid
+from tests.unit.agent.node import NODE, NOW, EvictionWishes, Node, part, reading, uuid
 
 FELL_OFF = Xid(uuid(1), 79, "Xid 79: GPU has fallen off the bus")
 
 
 class ExaminedNode(Node):
-    """A node and the health of its devices, whose agent has read the report of the one before unless it is `new`."""
+    """A node and the health of its devices, which is `new` as long as it has no NodeDevices."""
 
     def __init__(self, *, new: bool = False, **ledger: Any) -> None:
         super().__init__()
         self.counted: list[Xid] = []
         self.said: Hardware | None = None
         self.report = self.own.report
-        self.health = DeviceHealth(self.own, self.counted.append)
-        self.set_ledger(**ledger)
+        self.monitor = DeviceMonitor(self.own, Violations(self.own, EvictionWishes()), self.counted.append)
         if not new:
-            self.report.resume(self.ledger.hardware)
+            self.set_ledger(**ledger)
         tell = self.report.tell
 
         def told(**parts: Any) -> None:
@@ -36,7 +36,7 @@ class ExaminedNode(Node):
     def judge(self, seen: Reading) -> Hardware | None:
         """What is reported by this reading; None while nothing is said."""
         self.said = None
-        self.health.judge(seen)
+        self.monitor.take(seen)
         return self.said
 
     def marks(self, seen: Reading) -> dict[int, str] | None:
@@ -71,7 +71,7 @@ def test_marks_of_an_earlier_agent_are_read_back_before_anything_is_said() -> No
     node = ExaminedNode(new=True)
     assert node.marks(reading(0, 1)) is None
 
-    node.report.resume(Hardware(boot_id="boot-1", devices=[part(0), marked]))
+    node.set_ledger(Hardware(boot_id="boot-1", devices=[part(0), marked]))
     assert node.marks(reading(0, 1)) == {1: "Xid 48"}
     assert node.recorder.events == [], "that is no news"
 
@@ -93,7 +93,7 @@ def test_an_error_before_the_last_report_is_read_is_not_forgotten() -> None:
     node = ExaminedNode(new=True)
     assert node.marks(reading(0, 1, xids=[FELL_OFF])) is None
 
-    node.report.resume(Hardware())
+    node.set_ledger()
     assert node.marks(reading(0, 1)) == {1: FELL_OFF.text}
 
 
