@@ -12,11 +12,11 @@ import msgspec
 
 from deviceshare.domain import contract
 from deviceshare.domain.device_health.containers import NodePod
+from deviceshare.domain.device_health.violations import limit_of_container
 from deviceshare.domain.objects.hardware import LimitReport
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.share_wishes import burst_mib, sizes_wanted
 from deviceshare.domain.objects.shares import INITS, INTERCEPTED, Share, container_annotation, current
-from deviceshare.domain.placement.rooms import mib, units
 
 MIB: Final = 1 << 20
 
@@ -123,14 +123,14 @@ def _of_pod(
         if not (size := ledger.memory_of(device)) or not device.uuid:
             continue
         same = [s for s in told if (s.container, ledger.present(s.device)) == (share.container, device)]
-        soft = min(_mib(each, size) for each in (share, *same))
+        soft = min(limit_of_container((each,), size) for each in (share, *same))
         soft = min(soft, lowered.get((uid, share.container, device.uuid), soft))
         limit = Limit(soft, max(soft, min(burst, size))) if soft < size else NO_LIMIT
         containers.setdefault(share.container, {})[device.uuid] = limit
         if share.container in sizes and not share.former:
             memory, percent = sizes[share.container]
             asked = memory or percent * size // 100
-            if asked < soft or (asked <= soft < _mib(share, size)):
+            if asked < soft or (asked <= soft < limit_of_container((share,), size)):
                 wanted.setdefault(share.container, {})[device.uuid] = Limit(asked, max(asked, min(burst, size)))
     every = (*status.container_statuses, *status.init_container_statuses, *status.ephemeral_container_statuses)
     return PodLimits(meta.key, uid, containers, {each.id: each.name for each in every if each.id}, wanted)
@@ -141,7 +141,3 @@ def _told(pod: NodePod) -> tuple[Share, ...]:
         return current(msgspec.json.decode(pod.metadata.annotations.get(contract.SHARES, "[]"), type=list[Share]))
     except ValueError:
         return ()
-
-
-def _mib(share: Share, size: int) -> int:
-    return mib(units(share, size) or 0, size)
