@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
@@ -54,7 +54,7 @@ SLOW_SECONDS: Final = 30.0
 """For so long a look may last; then the driver hangs."""
 _HUNG: Final = "the driver doesn't answer: run nvidia-smi or amd-smi on the node"
 _DEPTH: Final = 6
-"""Of pods' control groups below the root, with nested clusters."""
+"""Of the control groups of all pods below the root, with nested clusters."""
 _SWITCHED_OFF: Final = "the agent is not to set memory limits: set shares.memoryLimits=agent in the chart's values"
 _EVADABLE: Final = "HAMi-core alone keeps programs to their shares, which they can evade"
 _LIBRARY: Final = "libvgpu.so"
@@ -278,22 +278,24 @@ class MemoryLimits:
     def _groups(self, pods: Mapping[str, PodLimits]) -> list[_LimitedGroup]:
         """The control groups of these pods' containers, by UID, and of their sandboxes."""
         now = time.monotonic()
-        found = list(self._below(self._kubepods, pods, _DEPTH))
+        found = list(self._below(pods))
         if {each.pod.uid for each in found} != pods.keys() and now - self._searched >= SEARCH_SECONDS:
             # The kubelet makes the first one's with its first pod, wherever its --cgroup-root is.
-            self._searched, self._kubepods = now, list(_kubepods(self.root, _DEPTH))
-            found = list(self._below(self._kubepods, pods, _DEPTH))
+            self._searched, self._kubepods = now, list(_kubepods(self.root))
+            found = list(self._below(pods))
         return found
 
-    def _below(self, tops: Iterable[Path], pods: Mapping[str, PodLimits], depth: int) -> Iterator[_LimitedGroup]:
-        for each in chain.from_iterable(_named(top, lambda name: "pod" in name or name in _CLASSES) for top in tops):
-            group = self._named_by(each)
-            if group is None and depth:
-                yield from self._below([each], pods, depth - 1)
-            elif group and (pod := pods.get(group.pod_uid)):
-                for leaf in _named(each):
-                    if (container := self._named_by(leaf)) and container.container_id:
-                        yield _LimitedGroup(pod, *self._limits(pod, container.container_id), leaf)
+    def _below(self, pods: Mapping[str, PodLimits]) -> Iterator[_LimitedGroup]:
+        for top, names, _ in chain.from_iterable(map(os.walk, self._kubepods)):
+            directory, below, names[:] = Path(top), list(names), []
+            of_pod = self._named_by(directory)
+            for name in below:
+                group = self._named_by(directory / name)
+                pod = pods.get(group.pod_uid) if group else None
+                if of_pod and pod and group and group.container_id:
+                    yield _LimitedGroup(pod, *self._limits(pod, group.container_id), directory / name)
+                elif not of_pod and (pod or (not group and ("pod" in name or name in _CLASSES))):
+                    names.append(name)
 
     def _named_by(self, directory: Path) -> ControlGroup | None:
         return _group_at(f"0::/{directory.relative_to(self.root)}")
@@ -396,22 +398,12 @@ def is_intercepted(proc: Path) -> bool:
         return False
 
 
-def _kubepods(directory: Path, depth: int) -> Iterator[Path]:
-    for each in _named(directory):
-        if "kubepods" in each.name:
-            yield each
-        elif depth:
-            yield from _kubepods(each, depth - 1)
+def _kubepods(root: Path) -> Iterator[Path]:
+    for top, names, _ in os.walk(root):
+        yield from (Path(top, name) for name in names if "kubepods" in name)
+        deep = len(Path(top).relative_to(root).parts) >= _DEPTH
+        names[:] = [] if deep else [name for name in names if "kubepods" not in name]
 
 
 _group_at = lru_cache(4096)(control_group_of)  # asked of each pod of the node at each look
 _CLASSES: Final = ("burstable", "besteffort", "guaranteed")
-
-
-def _named(directory: Path, fits: Callable[[str], bool] = lambda _: True) -> list[Path]:
-    """The directories in it whose name fits."""
-    try:
-        with os.scandir(directory) as entries:
-            return [Path(each.path) for each in entries if fits(each.name) and each.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []  # it has gone
