@@ -12,8 +12,8 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from deviceshare import __version__, amd, daemon, kubelet, nvidia, timestamps
-from deviceshare.agent.allocations import Allocations
+from deviceshare import __version__, amd, daemon, nvidia, timestamps
+from deviceshare.agent.allocations import Allocations, ask_kubelet
 from deviceshare.agent.device_reader import CdiSpecs, DeviceReader
 from deviceshare.agent.memory_limits import LimitDriver, MemoryLimits, is_intercepted
 from deviceshare.agent.metrics import AgentMetrics, of_devices, of_limits, of_turns
@@ -71,7 +71,7 @@ class Agent:
             tolerance=settings.overuse_tolerance,
             grace=settings.overuse_grace,
         )
-        ask = partial(kubelet.allocations, Path(settings.pod_resources)) if settings.pod_resources else None
+        ask = partial(ask_kubelet, Path(settings.pod_resources)) if settings.pod_resources else None
         self._allocations = Allocations(node, ask, settings.placeholders)
         self._monitor = monitor = DeviceMonitor(node, violations, self._metrics.count_xid)
         specs = CdiSpecs(settings.cdi_directories)

@@ -14,7 +14,7 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.const import Cardinality, Handler
 from grpclib.server import Server, Stream
 
-from deviceshare.kubelet import STRING, message_classes
+from deviceshare.agent.allocations import STRING, message_classes
 from tests.node.cluster import VISIBLE
 
 NAME: Final = "test.sock"

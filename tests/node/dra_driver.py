@@ -14,9 +14,9 @@ from google.protobuf.message import Message
 from grpclib.const import Cardinality, Handler
 from grpclib.server import Server, Stream
 
+from deviceshare.agent.allocations import STRING, message_classes
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
-from deviceshare.kubelet import STRING, message_classes
 from deviceshare.loops.kinds import HOLDS
 from tests.unit.domain.dra_objects import DRIVER, Json, card
 

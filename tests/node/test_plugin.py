@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from deviceshare.agent.allocations import Allocated, ask_kubelet
 from deviceshare.domain.contract import PLACEHOLDER
-from deviceshare.kubelet import Allocated, allocations
 from deviceshare_sandbox import Options, running
 from deviceshare_sandbox.network import free_ports
 from deviceshare_sandbox.nvml import Script, build
@@ -148,7 +148,7 @@ def socket(kubelet: Path) -> Path:
 
 
 def ask(kubelet: Path) -> list[Allocated]:
-    return asyncio.run(allocations(socket(kubelet)))
+    return asyncio.run(ask_kubelet(socket(kubelet)))
 
 
 def hardware(cluster: Cluster) -> Json:

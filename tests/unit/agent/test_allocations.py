@@ -6,10 +6,9 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deviceshare.agent.allocations import PATIENCE, Allocations
+from deviceshare.agent.allocations import PATIENCE, Allocations, PodResourcesUnknown
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
-from deviceshare.kubelet import PodResourcesUnknown
 from tests.unit.agent.node import Node, part, uuid
 from tests.unit.domain.objects import AMD, GPU, a_ledger, free_on
 

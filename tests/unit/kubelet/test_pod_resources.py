@@ -13,7 +13,15 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from grpclib.server import Server, Stream
 
-from deviceshare.kubelet import MESSAGES, METHOD, STRING, Allocated, PodResourcesUnknown, allocations, message_classes
+from deviceshare.agent.allocations import (
+    MESSAGES,
+    METHOD,
+    STRING,
+    Allocated,
+    PodResourcesUnknown,
+    ask_kubelet,
+    message_classes,
+)
 
 # As Kubernetes 1.37 has it, as far as it differs from what we read.
 NEWER = message_classes(
@@ -127,7 +135,7 @@ async def test_each_pod_and_resource_is_one_entry_over_all_its_containers(socket
         ]
     )
     async with kubelet(socket, always(answer)):
-        assert await allocations(socket) == [
+        assert await ask_kubelet(socket) == [
             Allocated("a", "serve", "nvidia.com/gpu", ("GPU-3::0",)),
             Allocated("default", "train", "example.com/nic", ("nic0",)),
             Allocated("default", "train", "nvidia.com/gpu", ("GPU-1", "GPU-2")),
@@ -138,7 +146,7 @@ async def test_pods_without_devices_are_left_out(socket: Path) -> None:
     """Most pods of a node have none; an empty node gives an empty list, not an error."""
     answer = listing([pod("web", {}), pod("bare"), pod("odd", {"nvidia.com/gpu": []})])
     async with kubelet(socket, always(answer)):
-        assert await allocations(socket) == []
+        assert await ask_kubelet(socket) == []
 
 
 async def test_fields_of_later_releases_are_ignored(socket: Path) -> None:
@@ -148,7 +156,7 @@ async def test_fields_of_later_releases_are_ignored(socket: Path) -> None:
     newer["containers"][0]["dynamic_resources"] = [{"claim_name": "claim"}]
     newer["containers"][0]["devices"][0]["topology"] = {"id": "0"}
     async with kubelet(socket, always(listing([newer], NEWER)), kinds=NEWER):
-        assert await allocations(socket) == [Allocated("default", "train", "nvidia.com/gpu", ("GPU-1",))]
+        assert await ask_kubelet(socket) == [Allocated("default", "train", "nvidia.com/gpu", ("GPU-1",))]
 
 
 async def test_an_answer_of_many_mebibytes_is_read(socket: Path) -> None:
@@ -157,7 +165,7 @@ async def test_an_answer_of_many_mebibytes_is_read(socket: Path) -> None:
     answer = listing([pod(f"pod-{number:03}", {"nvidia.com/gpu": ids}) for number in range(250)])
     assert answer.ByteSize() > 10 * 2**20
     async with kubelet(socket, always(answer)):
-        found = await allocations(socket, seconds=60)
+        found = await ask_kubelet(socket, seconds=60)
     assert len(found) == 250 and all(len(pod.device_ids) == 1000 for pod in found)
 
 
@@ -167,7 +175,7 @@ async def test_a_missing_socket_is_told_with_what_to_mount(socket: Path) -> None
         PodResourcesUnknown,
         match=r"The socket .*kubelet\.sock does not exist: mount the kubelet's directory pod-resources",
     ):
-        await allocations(socket)
+        await ask_kubelet(socket)
 
 
 async def test_a_socket_that_nobody_serves_is_told(socket: Path) -> None:
@@ -175,7 +183,7 @@ async def test_a_socket_that_nobody_serves_is_told(socket: Path) -> None:
     with sockets.socket(sockets.AF_UNIX) as bound:
         bound.bind(str(socket))
     with pytest.raises(PodResourcesUnknown, match=r"No process listens on .*systemctl status kubelet"):
-        await allocations(socket)
+        await ask_kubelet(socket)
 
 
 async def test_no_permission_is_told(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +194,7 @@ async def test_no_permission_is_told(socket: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_unix_connection", refuse)
     with pytest.raises(PodResourcesUnknown, match=r"Permission denied .*runAsUser: 0"):
-        await allocations(socket)
+        await ask_kubelet(socket)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +213,7 @@ async def test_a_refusal_is_told_in_the_kubelets_words(socket: Path, status: Sta
 
     async with kubelet(socket, refuse):
         with pytest.raises(PodResourcesUnknown, match=expected) as told:
-            await allocations(socket)
+            await ask_kubelet(socket)
     assert "rejected by me" in str(told.value)
 
 
@@ -213,7 +221,7 @@ async def test_a_kubelet_that_hangs_is_given_up(socket: Path) -> None:
     """It answers neither HTTP/2's greeting nor the call; the connection is closed all the same."""
     async with saying(socket, b""):
         with pytest.raises(PodResourcesUnknown, match=r"did not answer in 0\.2 s: see its log"):
-            await allocations(socket, seconds=0.2)
+            await ask_kubelet(socket, seconds=0.2)
 
 
 async def test_a_kubelet_that_hangs_in_the_call_is_given_up(socket: Path) -> None:
@@ -227,14 +235,14 @@ async def test_a_kubelet_that_hangs_in_the_call_is_given_up(socket: Path) -> Non
 
     async with kubelet(socket, hang):
         with pytest.raises(PodResourcesUnknown, match=r"did not answer in 1 s"):
-            await allocations(socket, seconds=1)
+            await ask_kubelet(socket, seconds=1)
         assert asked.is_set()
 
 
 async def test_being_cancelled_is_not_taken_for_a_failure(socket: Path) -> None:
     """The agent stops while the kubelet hangs."""
     async with saying(socket, b""):
-        asking = asyncio.create_task(allocations(socket, seconds=60))
+        asking = asyncio.create_task(ask_kubelet(socket, seconds=60))
         await asyncio.sleep(0.05)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -250,7 +258,7 @@ async def test_something_else_on_the_socket_is_told(socket: Path, said: bytes, t
     """Another program's socket is mounted there."""
     async with saying(socket, said, then_close=then_close):
         with pytest.raises(PodResourcesUnknown, match="does not serve the kubelet's pod-resources API"):
-            await allocations(socket)
+            await ask_kubelet(socket)
 
 
 async def test_an_answer_that_is_no_message_is_told(socket: Path) -> None:
@@ -259,7 +267,7 @@ async def test_an_answer_that_is_no_message_is_told(socket: Path) -> None:
     answer = other["ListPodResourcesResponse"](name="\x0f not a message")  # field 1, of a wire type that doesn't exist
     async with kubelet(socket, always(answer), kinds=other):
         with pytest.raises(PodResourcesUnknown, match="does not serve the kubelet's pod-resources API"):
-            await allocations(socket)
+            await ask_kubelet(socket)
 
 
 class Silent(Kubelet):
@@ -278,6 +286,6 @@ async def test_a_call_that_ends_without_an_answer_is_told(socket: Path) -> None:
     server = Server([Silent(always(listing([])), MESSAGES["ListPodResourcesResponse"])])
     await server.start(path=str(socket))
     with pytest.raises(PodResourcesUnknown, match="does not serve the kubelet's pod-resources API"):
-        await allocations(socket)
+        await ask_kubelet(socket)
     server.close()
     await server.wait_closed()
