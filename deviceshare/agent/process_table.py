@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain.device_health.containers import ProcessUse, control_group_of
 from deviceshare.domain.turns.program_queue import TurnProcess
+from deviceshare.loops.shared_read import SharedRead
 
 log = structlog.get_logger(__name__)
 
@@ -53,10 +54,10 @@ class ProcessTable:
         self._clock = clock
         self._pids: dict[str, int] = {}
         """Pod UID → one of its processes."""
-        self._walked = float("-inf")
-        self._walking: asyncio.Task[None] | None = None
-        self._sought: list[tuple[_Sought, asyncio.Future[TurnProcess | None]]] = []
-        self._searching: asyncio.Task[None] | None = None
+        self._walked = self._rested = float("-inf")
+        self._look_for_pods = SharedRead(self._walk_for_pods)
+        self._sought: list[_Sought] = []
+        self._found = SharedRead(self._search)
 
     @cached_property
     def boot_id(self) -> str:
@@ -97,18 +98,15 @@ class ProcessTable:
         """
         if self._pod_of(self._pids.get(pod_uid, 0)) == pod_uid:
             return True
-        if self._walking is None and self._clock() - self._walked >= FRESH_SECONDS:
-            self._walking = asyncio.create_task(self._walk_for_pods(), name="find pods' processes")
-        if self._walking is not None:
-            # Shielded: others wait for the same walk when one is cancelled.
-            await asyncio.shield(self._walking)
+        await self._look_for_pods("pods' processes")
         return pod_uid in self._pids or not self._pids
 
-    async def _walk_for_pods(self) -> None:
-        try:
-            self._pids = await asyncio.to_thread(self._find_pods)
-        finally:
-            self._walking, self._walked = None, self._clock()
+    async def _walk_for_pods(self, _: str) -> None:
+        if self._clock() - self._walked >= FRESH_SECONDS:
+            try:
+                self._pids = await asyncio.to_thread(self._find_pods)
+            finally:
+                self._walked = self._clock()
 
     def _find_pods(self) -> dict[str, int]:
         """Without the agent's own pod, which it sees in any case."""
@@ -122,21 +120,19 @@ class ProcessTable:
         Clients decide how often they connect, and all do at once after an agent's restart: so one walk through /proc
         serves all that wait for one, and walks have a part of a processor only.
         """
-        found: asyncio.Future[TurnProcess | None] = asyncio.get_running_loop().create_future()
-        self._sought.append(((pod_uid, pid, started), found))
-        if self._searching is None or self._searching.done():
-            self._searching = asyncio.create_task(self._search(), name="find processes of turns")
-        return await found
+        sought = pod_uid, pid, started
+        self._sought.append(sought)
+        try:
+            return (await self._found("processes of turns")).get(sought)
+        finally:
+            self._sought.remove(sought)
 
-    async def _search(self) -> None:
-        while self._sought:
-            sought, self._sought = self._sought, []
-            began = time.monotonic()
-            results = await asyncio.to_thread(self._find, {each for each, _ in sought})
-            for each, found in sought:
-                if not found.done():  # its connection may have ended
-                    found.set_result(results.get(each))
-            await asyncio.sleep(_REST * (time.monotonic() - began))
+    async def _search(self, _: str) -> dict[_Sought, TurnProcess]:
+        await asyncio.sleep(self._rested - time.monotonic())
+        began = time.monotonic()
+        found = await asyncio.to_thread(self._find, set(self._sought))
+        self._rested = time.monotonic() + _REST * (time.monotonic() - began)
+        return found
 
     def _find(self, sought: set[_Sought]) -> dict[_Sought, TurnProcess]:
         if not self._read(1, "stat"):
