@@ -25,10 +25,10 @@ from deviceshare.domain.device_health.containers import ControlGroup, control_gr
 from deviceshare.domain.device_health.examination import DriverTrouble
 from deviceshare.domain.device_health.memory_limits import (
     MIB,
-    NO_LIMIT,
     UNLIMITED,
-    Limit,
+    GroupMemory,
     LimitKey,
+    Limits,
     PodLimits,
     limits_of,
     unintercepted,
@@ -88,7 +88,7 @@ class _LimitedGroup(NamedTuple):
 
     pod: PodLimits
     container: str
-    limits: Mapping[str, Limit]
+    limits: Limits
     group: Path
 
 
@@ -133,8 +133,8 @@ class MemoryLimits:
         self._dirty = asyncio.Event()
         self._looked = time.monotonic()
         # Of the thread.
-        self._known: dict[tuple[Path, str], Limit] = {}
-        self._held: dict[LimitKey, Limit] = {}
+        self._known: dict[tuple[Path, str], GroupMemory] = {}
+        self._held: dict[LimitKey, GroupMemory] = {}
         """What was lowered since the event loop last said what is wanted."""
         self._refused: dict[LimitKey, int] = {}
         """What those use, in MiB, that were to have less."""
@@ -300,7 +300,7 @@ class MemoryLimits:
     def _named_by(self, directory: Path) -> ControlGroup | None:
         return _group_at(f"0::/{directory.relative_to(self.root)}")
 
-    def _limits(self, pod: PodLimits, container_id: str) -> tuple[str, Mapping[str, Limit]]:
+    def _limits(self, pod: PodLimits, container_id: str) -> tuple[str, Limits]:
         name, limits = pod.of(container_id)
         if not name and self._driver.mode == DMEM:
             # It may be the sandbox, which uses nothing, and the groups above keep what those below keep together.
@@ -320,20 +320,20 @@ class MemoryLimits:
     def _apply(self, found: _LimitedGroup, news: list[_News], *, silent: bool) -> None:
         """Has the container have its limits. `silent`: that a new one has none yet is no news."""
         for uuid, limit in found.limits.items():
-            key, wanted = (found.group, uuid), limit.in_bytes
+            key = found.group, uuid
             before = self._known.get(key)
             try:
                 now = self._driver.read_limits(uuid, found.group)
-                if (now.soft, now.hard) != (wanted.soft, wanted.hard):
-                    self._driver.set_limits(uuid, found.group, wanted)
+                if (now.soft, now.hard) != (limit.soft, limit.hard):
+                    self._driver.set_limits(uuid, found.group, limit)
                     if before is None:
                         self._count(found.group)
                     # The hook takes one limit for all devices, so that one of several may have a larger one.
-                    missing = now.hard == UNLIMITED.hard if before is None else before.in_bytes.hard < now.hard
-                    if missing and limit != NO_LIMIT and not (before is None and silent):
+                    missing = now.hard == UNLIMITED.hard if before is None else before.hard < now.hard
+                    if missing and limit != UNLIMITED and not (before is None and silent):
                         self.on_repaired()
                         who = f"container {found.container}" if found.container else "a container"
-                        text = f"{who} was without its limit of {in_gib(limit.hard)} of device {uuid}: set again"
+                        text = f"{who} was without its limit of {in_gib(limit.hard // MIB)} of device {uuid}: set again"
                         news.append((found.pod, "MemoryLimitMissing", text))
                 self._known[key] = limit
             except DriverTrouble as error:
@@ -362,28 +362,28 @@ class MemoryLimits:
                     used = self._lowered_to(each, uuid, limit)
                     if used is None:
                         self._refused.pop(key, None)
-                        yield LimitReport(each.pod.pod, *key, limit.soft)
+                        yield LimitReport(each.pod.pod, *key, limit.soft // MIB)
                     elif used:
                         if key not in self._refused:
-                            text = f"container {name} uses {used} MiB of device {uuid}, more than the {limit.soft} MiB"
-                            text += " asked for: it keeps its share until it uses less"
+                            text = f"container {name} uses {used} MiB of device {uuid}, more than the"
+                            text += f" {limit.soft // MIB} MiB asked for: it keeps its share until it uses less"
                             news.append((each.pod, "ResizeRefused", text))
                         yield LimitReport(each.pod.pod, *key, used_mib=self._refused.setdefault(key, used))
 
-    def _lowered_to(self, found: _LimitedGroup, uuid: str, limit: Limit) -> int | None:
+    def _lowered_to(self, found: _LimitedGroup, uuid: str, limit: GroupMemory) -> int | None:
         """Lowers the limit; where the container uses more, what that is in MiB, and the limit is as before."""
         if self._known.get((found.group, uuid)) == limit:
             return None
         try:
-            if (used := self._driver.read_limits(uuid, found.group).used) <= limit.in_bytes.soft:
-                self._driver.set_limits(uuid, found.group, limit.in_bytes)
+            if (used := self._driver.read_limits(uuid, found.group).used) <= limit.soft:
+                self._driver.set_limits(uuid, found.group, limit)
                 used = self._driver.read_limits(uuid, found.group).used
-                if used <= limit.in_bytes.soft:
+                if used <= limit.soft:
                     self._known[found.group, uuid] = limit
                     self._held[found.pod.uid, found.container, uuid] = limit
                     return None
                 if before := found.limits.get(uuid):  # It allocated in between.
-                    self._driver.set_limits(uuid, found.group, before.in_bytes)
+                    self._driver.set_limits(uuid, found.group, before)
         except DriverTrouble as error:
             log.warning("Failed to lower a limit", pod=found.pod.pod, uuid=uuid, error=str(error))
             return 0

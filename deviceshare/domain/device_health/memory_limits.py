@@ -25,29 +25,15 @@ class GroupMemory(NamedTuple):
     """What a control group may use of a device's memory, in bytes."""
 
     soft: int
+    """What is kept for the container while others want memory, too: its share."""
     hard: int
+    """Beyond which its allocations fail."""
     used: int = 0
 
 
 UNLIMITED: Final = GroupMemory(0, (1 << 64) - 1)
-
-
-class Limit(NamedTuple):
-    """Of one device's memory, in MiB."""
-
-    soft: int
-    """What is kept for the container while others want memory, too: its share."""
-    hard: int
-    """Beyond which its allocations fail."""
-
-    @property
-    def in_bytes(self) -> GroupMemory:
-        return UNLIMITED if self == NO_LIMIT else GroupMemory(self.soft * MIB, self.hard * MIB)
-
-
-NO_LIMIT: Final = Limit(0, 1 << 44)
-"""Of a device that a container has as a whole; one that it had a part of before may have one."""
-Limits = Mapping[str, Limit]
+"""Of a device that a container has as a whole; one that it had a part of before may have a limit."""
+Limits = Mapping[str, GroupMemory]
 """By the device's UUID."""
 
 
@@ -71,7 +57,7 @@ class PodLimits(NamedTuple):
         """A container's name and its limits. While it is unknown which it is, the least of each device."""
         if name := self.names.get(container_id):
             return name, self.containers.get(name, {})
-        least: dict[str, Limit] = {}
+        least: dict[str, GroupMemory] = {}
         for limits in self.containers.values():
             for uuid, limit in limits.items():
                 least[uuid] = min(limit, least.get(uuid, limit), key=lambda each: each.hard)
@@ -116,8 +102,8 @@ def _of_pod(
     # Of init containers that coincide the claim has one (shares.stored_once): the annotation has each.
     shares += [each for each in told if each.role in INITS and all(s.container != each.container for s in shares)]
     sizes, burst = sizes_wanted(meta.annotations), burst_mib(meta.annotations)
-    containers: dict[str, dict[str, Limit]] = {}
-    wanted: dict[str, dict[str, Limit]] = {}
+    containers: dict[str, dict[str, GroupMemory]] = {}
+    wanted: dict[str, dict[str, GroupMemory]] = {}
     for share in shares:
         device = ledger.present(share.device)
         if not (size := ledger.memory_of(device)) or not device.uuid:
@@ -125,15 +111,20 @@ def _of_pod(
         same = [s for s in told if (s.container, ledger.present(s.device)) == (share.container, device)]
         soft = min(limit_of_container((each,), size) for each in (share, *same))
         soft = min(soft, lowered.get((uid, share.container, device.uuid), soft))
-        limit = Limit(soft, max(soft, min(burst, size))) if soft < size else NO_LIMIT
+        limit = _limit(soft, min(burst, size)) if soft < size else UNLIMITED
         containers.setdefault(share.container, {})[device.uuid] = limit
         if share.container in sizes and not share.former:
             memory, percent = sizes[share.container]
             asked = memory or percent * size // 100
             if asked < soft or (asked <= soft < limit_of_container((share,), size)):
-                wanted.setdefault(share.container, {})[device.uuid] = Limit(asked, max(asked, min(burst, size)))
+                wanted.setdefault(share.container, {})[device.uuid] = _limit(asked, min(burst, size))
     every = (*status.container_statuses, *status.init_container_statuses, *status.ephemeral_container_statuses)
     return PodLimits(meta.key, uid, containers, {each.id: each.name for each in every if each.id}, wanted)
+
+
+def _limit(share: int, burst: int) -> GroupMemory:
+    """Of amounts in MiB."""
+    return GroupMemory(share * MIB, max(share, burst) * MIB)
 
 
 def _told(pod: NodePod) -> tuple[Share, ...]:
