@@ -70,10 +70,9 @@ class Evictions:
             self._wanted[pod] = now, cause
             self._queue.add(pod)
 
-    def withdraw(self, pod: Subject, cause: str) -> None:
-        """Spares the pod at once, unless it is to be evicted for another cause."""
-        if self._wanted.get(pod, (0.0, ""))[1] == cause:
-            del self._wanted[pod]
+    def spare(self, cause: str, *, but: Collection[Subject] = ()) -> None:
+        """Spares all other pods at once that were to be evicted for this cause."""
+        self._wanted = {pod: wish for pod, wish in self._wanted.items() if wish[1] != cause or pod in but}
 
     async def _reconcile(self, pod: Subject) -> None:
         at, cause = self._wanted.get(pod, (-FRESH_SECONDS, ""))
@@ -102,8 +101,6 @@ class Violations:
     def __post_init__(self) -> None:
         self.trespasses = Trespasses()
         self.overuses = Overuses(self.tolerance)
-        self._wanted: set[Subject] = set()
-        """The pods to be evicted for overuse."""
         self._told: dict[ShareKey, float] = {}
         """When an Event was recorded about it."""
         self._announced: set[ShareKey] = set()
@@ -159,9 +156,7 @@ class Violations:
                     self._announced.add(use.key)
                     text = f"and has been {self._above(use)}: its pod is being evicted, since its share is"
                     self._warn(use, pod, f"{text} {use.limit_mib} MiB; ask for a larger one")
-        for pod in self._wanted - wanted:
-            self.evictions.withdraw(pod, OVERUSE)
-        self._wanted = wanted
+        self.evictions.spare(OVERUSE, but=wanted)
 
     def _tell_of_overuse(self, use: ShareUse, pod: Subject) -> None:
         limit = use.limit_mib

@@ -50,8 +50,8 @@ class EvictionWishes(Evictions):
     def want(self, pod: Subject, cause: str) -> None:
         self.wanted.append(pod)
 
-    def withdraw(self, pod: Subject, cause: str) -> None:
-        self.spared.append(pod)
+    def spare(self, cause: str, *, but: Collection[Subject] = ()) -> None:
+        self.spared += [pod for pod in dict.fromkeys(self.wanted) if pod not in but]
 
 
 def pod_subject(name: str) -> Subject:

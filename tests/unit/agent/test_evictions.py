@@ -68,12 +68,12 @@ async def test_a_pod_that_is_spared_is_not_evicted_when_the_budget_allows() -> N
     async with evicting(node) as (evictions, done):
         evictions.want(STRANGER, OVERUSE)
         await asyncio.sleep(3)
-        evictions.withdraw(STRANGER, OVERUSE)
+        evictions.spare(OVERUSE)
         node.fail = lambda: None
         await asyncio.sleep(60)
         assert node.evicted == done == []
         evictions.want(STRANGER, TRESPASS)
-        evictions.withdraw(STRANGER, OVERUSE)
+        evictions.spare(OVERUSE)
         await asyncio.sleep(60)
         assert done == [TRESPASS]
 
