@@ -230,6 +230,8 @@ class Turns:
         queue = self._queue(name)
         if former := self._connections.get(program.key):
             former.close()
+            if former.queue != name.key:  # as after a rebind of its pod's share: no turn there is for it any more
+                self.leave(former)
         self._connections[program.key] = connection
         now, lease = self.clock(), self._lease(program)
         joined = queue.join(program, connection.number, now, waited=request.waited, held=request.held, lease=lease)

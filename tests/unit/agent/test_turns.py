@@ -337,6 +337,19 @@ async def test_a_second_connection_takes_the_place_of_the_first(node: NodeWithTu
 
 
 @on_a_node
+async def test_a_program_that_connects_to_another_queue_leaves_the_first(node: NodeWithTurns) -> None:
+    """As after a rebind of its pod's share: the turn of the first is not told it as the other's."""
+    await node.join("first", pid=7)
+    await node.join("other", queue=OTHERS, pid=8)
+    old, new = await node.join("moved"), await node.join("moved", queue=OTHERS)
+    node.turns.leave(old.connection)
+    node.turns.release(("uid-first", "first"))
+    await asyncio.sleep(5)
+    assert node.view() == ("", [])
+    assert old.closed and set(await said(new)) == {"wait"}
+
+
+@on_a_node
 async def test_a_client_that_takes_nothing_is_disconnected(node: NodeWithTurns) -> None:
     """What is said to it isn't kept for ever."""
     client = await node.join("first")
