@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from deviceshare import amd, nvidia
-from deviceshare.agent.own_node import OwnNode
+from deviceshare.agent.own_node import OwnNode, pod_subject
 from deviceshare.domain.device_health.containers import ControlGroup, control_group_of
 from deviceshare.domain.device_health.examination import DriverTrouble
 from deviceshare.domain.device_health.memory_limits import (
@@ -36,8 +36,6 @@ from deviceshare.domain.device_health.memory_limits import (
 from deviceshare.domain.objects.hardware import BY_AGENT, DMEM, HOOK, INTERCEPT, MAX_LIMITS, NO_LIMITS, LimitReport
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.shares import in_gib
-from deviceshare.loops.kinds import PODS
-from deviceshare.loops.ports import Subject
 
 log = structlog.get_logger(__name__)
 
@@ -200,8 +198,7 @@ class MemoryLimits:
         """On the event loop: what a look found."""
         for pod, reason, text in news:
             log.warning("Memory limit", reason=reason, pod=pod.pod, text=text)
-            namespace, _, name = pod.pod.rpartition("/")
-            self.node.recorder.warn(Subject(PODS, name, namespace, pod.uid), reason, text)
+            self.node.recorder.warn(pod_subject(pod.pod, pod.uid), reason, text)
         if outcome != self.outcome:
             if (outcome.mode, outcome.obstacle) != (self.outcome.mode, self.outcome.obstacle):
                 log.info("Memory limits of shares", mode=outcome.mode, obstacle=outcome.obstacle)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
+from msgspec import convert
+from msgspec.structs import replace
 
 from deviceshare.agent.own_node import OwnNode
 from deviceshare.agent.violations import Violations
@@ -195,15 +197,8 @@ class LastHour:
     def _hour(self, device: DeviceUsage) -> DeviceHour:
         read, now = self._read.get(_key(device), {}), int(self._clock() // MINUTE)
         minutes = range(max(min(read, default=now + 1), now - MINUTES + 1), now + 1)
-        return DeviceHour(
-            device.resource,
-            device.index,
-            device.uuid,
-            memory_used_mib=device.memory_used_mib,
-            memory_total_mib=device.memory_total_mib,
-            utilization=device.utilization,
-            hour=[round(sum(read[each]) / len(read[each])) if each in read else UNKNOWN for each in minutes],
-        )
+        hour = [round(sum(read[each]) / len(read[each])) if each in read else UNKNOWN for each in minutes]
+        return replace(convert(device, DeviceHour, from_attributes=True), hour=hour)
 
 
 def _key(device: DeviceUsage) -> str:

@@ -15,8 +15,8 @@ from deviceshare.domain.device_health.containers import NodePod, NodePods
 from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.placement.device_states import Use, device_states
-from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.loops.ports import Kind, Mirror, NotFound, Recorder
+from deviceshare.loops.kinds import NODE_DEVICES, PODS
+from deviceshare.loops.ports import Kind, Mirror, NotFound, Recorder, Subject
 from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
@@ -24,6 +24,12 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 NODE_PODS: Final = Kind("v1", "Pod", "pods", NodePod, namespaced=True)
+
+
+def pod_subject(key: str, uid: str) -> Subject:
+    """The pod `namespace/name` with this UID as the subject of an Event."""
+    namespace, _, name = key.rpartition("/")
+    return Subject(PODS, name, namespace, uid)
 
 
 class Writer(Protocol):

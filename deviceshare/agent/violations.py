@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from deviceshare.agent.own_node import OwnNode
+from deviceshare.agent.own_node import OwnNode, pod_subject
 from deviceshare.domain.device_health.containers import NodeProcess
 from deviceshare.domain.device_health.violations import (
     DEFAULT_GRACE_SECONDS,
@@ -25,7 +25,7 @@ from deviceshare.domain.device_health.violations import (
 )
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.wording import listed, quoted
-from deviceshare.loops.kinds import PODS, node_subject
+from deviceshare.loops.kinds import node_subject
 from deviceshare.loops.ports import Conflict, NotFound, Subject
 from deviceshare.loops.queue import Queue
 
@@ -110,7 +110,7 @@ class Violations:
         """The use of every share on the node."""
         for found in self.trespasses.take(ledger, processes):
             container = found.process.container
-            pod = _pod(container.pod, container.pod_uid)
+            pod = pod_subject(container.pod, container.pod_uid)
             if found.news:
                 self._tell_of_trespass(ledger, found.process, found.row.process, pod)
             if found.seen_before and pod.uid and self._evicts(pod, TRESPASS):
@@ -143,7 +143,11 @@ class Violations:
         self._told = {each: at for each, at in self._told.items() if now - at < QUIET_SECONDS}
         wanted = set()
         for use in exceeding:
-            pod, streak, seen = _pod(use.pod, use.pod_uid), self.overuses.streaks[use.key], self.node.pods.get(use.pod)
+            pod, streak, seen = (
+                pod_subject(use.pod, use.pod_uid),
+                self.overuses.streaks[use.key],
+                self.node.pods.get(use.pod),
+            )
             if seen is None or seen.metadata.uid != use.pod_uid or seen.metadata.deletion_timestamp:
                 continue  # It is another pod, or there is nothing more to ask of it.
             if streak.readings >= READINGS and use.key not in self._told:
@@ -171,8 +175,3 @@ class Violations:
         who = f"container {use.container}" if use.container else "the pod"
         what = f"{who} uses {use.used_mib} MiB of {use.device} on node {self.node.name}"
         self.node.recorder.warn(pod, EXCEEDED, f"{what}, {text}")
-
-
-def _pod(key: str, uid: str) -> Subject:
-    namespace, _, name = key.rpartition("/")
-    return Subject(PODS, name, namespace, uid)
