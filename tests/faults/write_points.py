@@ -32,7 +32,7 @@ POINTS: dict[str, tuple[str, ...]] = {
     "PATCH nodedevices protocol/rebind.py rebind": ("rebind", "share-rebind"),
     "PATCH pods protocol/rebind.py update_pods": ("rebind", "share-rebind", "resize"),
     "PATCH nodedevices protocol/rebind.py release_former": ("former",),
-    "PATCH nodedevices leader/rebinder.py Resizer._claim": ("resize",),
+    "PATCH nodedevices leader/rebinder.py Rebinder._resize": ("resize",),
     # Repair.
     "POST nodedevices leader/ledgers.py Ledgers._create": ("lost-ledger",),
     "PATCH nodedevices protocol/repair.py fill": ("lost-ledger",),

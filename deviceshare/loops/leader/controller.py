@@ -27,7 +27,7 @@ from deviceshare.loops.leader.holds import AVOID_SECONDS, GroupClaims, Holds, Un
 from deviceshare.loops.leader.ledgers import Ledgers
 from deviceshare.loops.leader.pod_events import PodEvents
 from deviceshare.loops.leader.preemptor import Preemptor
-from deviceshare.loops.leader.rebinder import Rebinder, Resizer
+from deviceshare.loops.leader.rebinder import Rebinder
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.leader.scaler import Scaler
 from deviceshare.loops.leader.uninjected_pods import UninjectedPods
@@ -178,7 +178,6 @@ class Controller:
         self._statuses = GroupStatuses(context)
         self._releaser = Releaser(context)
         self._rebinder = Rebinder(context)
-        self._resizer = Resizer(context)
         self._endings = Endings(context)
         self._waker = Waker(context)
         self._quotas = QuotaCounts(context)
@@ -192,7 +191,6 @@ class Controller:
             self._waker.change,
             self._uninjected.change_injected,
             PodEvents(context).change,
-            self._resizer.change_pod,
             self._ledgers.change_pod,
             self._coverage.change_pod,
             self._releaser.change_pod,
@@ -273,7 +271,6 @@ class Controller:
             return  # where programs take turns that changes every few seconds
         self._releaser.change_ledger(change)
         self._rebinder.change_ledger(change)
-        self._resizer.change_ledger(change.key)
         if self._holds:
             self._holds.change_ledger(change)
         self._quotas.change_ledger(change)

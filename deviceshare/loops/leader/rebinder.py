@@ -1,8 +1,10 @@
-"""The reconcilers that change claims: by rebinds, which replace devices (claims.md, rebind), and by resizes.
+"""The reconciler of claims that their holders ask to be changed: rebinds and resizes (claims.md, rebind, resize).
 
 The protocol (protocol/rebind.py) is safe whoever begins it, and whenever. Here the mirrors only say when it is worth
 the requests: a group, or a pod with a share, whose request has no answer; a pod whose annotations differ from its
-claim; a former device that no pod has any more. Claims that were never to be rebound cost one comparison.
+claim; a former device that no pod has any more; a pod that asks for another size. Claims that were never to be changed
+cost one comparison. Claims are written first, then pods' annotations: the agent's limit follows what both say, and the
+lesser of the two.
 """
 
 import asyncio
@@ -26,7 +28,6 @@ from deviceshare.loops.leader.context import ClaimKey, ControllerContext, Unchan
 from deviceshare.loops.ports import ApiError, Forbidden, ObjectChange, Unavailable
 from deviceshare.loops.protocol import rebind as protocol
 from deviceshare.loops.protocol.bind import BIND_SECONDS, write_claims
-from deviceshare.loops.protocol.holders import OnUnwritable, ignore
 from deviceshare.loops.protocol.rebind import Answer
 
 log = structlog.get_logger(__name__)
@@ -37,15 +38,21 @@ REFUSED_SECONDS: Final = 20.0
 """Before the update of a pod that refused it is retried."""
 AGAIN_SECONDS: Final = 5.0
 """Between two answers for one pod. Who can change a pod of theirs could have the ledger written without an end."""
+QUOTA: Final = (
+    "asks for more than its limits say, and a ResourceQuota of its namespace counts shares by these: recreate it with"
+    " larger limits"
+)
 
 
 class Rebinder:
-    """The reconciler of claims whose devices are, or were, to be replaced."""
+    """Keyed by claim."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self.queue = context.queue("rebinds", self._reconcile, workers=4)
         self._unchanged_since: UnchangedSince[ClaimKey] = UnchangedSince(context)
+        self._said: dict[str, str] = {}
+        """Why each pod that asks for another size waits, by its UID."""
 
     # What enqueues a claim.
 
@@ -55,11 +62,11 @@ class Rebinder:
             self.queue.add(own_key(group))
 
     def change_ledger(self, change: ObjectChange[NodeDevices]) -> None:
-        """Enqueues those claims of a changed ledger that are or were to be rebound."""
+        """Enqueues those claims of a changed ledger that are or were to be changed: room may have come, or a report."""
         left = change.new.claims.keys() if change.new else set()
         for uid, claim in change.old.claims.items() if change.old else ():
             if uid not in left:
-                self._unchanged_since.forget(ClaimKey(change.key, uid, claim.holder_name))
+                self._forget(ClaimKey(change.key, uid, claim.holder_name))
         for ledger in change.sides:
             self._enqueue(ledger, ledger.claims)
 
@@ -70,6 +77,8 @@ class Rebinder:
 
     def change_pod(self, pod: Pod) -> None:
         """Enqueues the claims that the pod has its devices from; the pod may have ended."""
+        if contract.RESIZE not in pod.metadata.annotations:
+            self._said.pop(pod.metadata.uid, None)
         if ledger := self._context.fleet.ledger(pod.node):
             self._enqueue(ledger, {pod.holder_uid, pod.share_uid}, GATHER_SECONDS)
 
@@ -77,12 +86,17 @@ class Rebinder:
         for uid in uids:
             claim = ledger.claims.get(uid)
             holder = self._holder(uid, claim) if claim else None
-            if claim and (claim.replaced or claim.rebound or (holder and holder.rebind)):
+            asks = holder and (holder.rebind or contract.RESIZE in holder.metadata.annotations)
+            if claim and (asks or claim.replaced or claim.rebound):
                 self.queue.add(ClaimKey(ledger.node, uid, claim.holder_name), after)
 
     def _holder(self, uid: str, claim: Claim) -> Group | Pod | None:
         found = self._context.pods.get(claim.pod) if claim.pod else self._context.groups.get(claim.group)
         return found if found is not None and found.metadata.uid == uid else None
+
+    def _forget(self, key: ClaimKey) -> None:
+        self._unchanged_since.forget(key)
+        self._said.pop(key.uid, None)
 
     # What is done.
 
@@ -90,7 +104,7 @@ class Rebinder:
         fleet, ledger = self._context.fleet, self._context.fleet.ledger(key.node)
         claim = ledger.claims.get(key.uid) if ledger else None
         if ledger is None or claim is None or ledger.metadata.unreadable:
-            self._unchanged_since.forget(key)
+            self._forget(key)
             return
         since, holder, node = self._unchanged_since(key, claim), self._holder(key.uid, claim), fleet.node(key.node)
         mine = [each for each in self._context.index.holding[key.node] if key.uid in (each.holder_uid, each.share_uid)]
@@ -110,16 +124,52 @@ class Rebinder:
             if written := await protocol.release_former(self._context.cluster, key.node, key.uid, stop_binds):
                 self._context.ledgers.put(written)
                 log.info("Released former devices", node=key.node, holder=str(claim.holder(key.uid)))
+        elif isinstance(holder, Pod) and holder in mine:
+            await self._resize(ledger, holder)
         # What any of these wrote is a change of the claim or of pods, which enqueues it again.
 
     async def _update(self, key: ClaimKey, claim: Claim, pods: list[Pod]) -> None:
+        """Within the time of a bind: who recreates a lost ledger waits that long for both."""
+
         def refused(pod: Pod, why: ApiError) -> None:
             self._context.report_unwritable(pod, why)
             self.queue.add(key, REFUSED_SECONDS)
 
-        for pod in await _update_pods(self._context, key.node, key.uid, pods, refused):
+        cluster, before = self._context.cluster, {pod.metadata.uid: pod for pod in pods}
+        try:
+            async with asyncio.timeout(BIND_SECONDS):
+                holds_in = self._context.holds_namespace
+                told = await protocol.update_pods(cluster, key.node, key.uid, pods, refused, holds_in=holds_in)
+        except TimeoutError:
+            raise Unavailable(f"updating pods on node {key.node} took longer than {BIND_SECONDS:g} s") from None
+        for pod in told:
             self._context.pods.put(pod)
-            self._report_update(pod, claim)
+            self._report_update(before[pod.metadata.uid], pod, claim)
+
+    async def _resize(self, known: NodeDevices, pod: Pod) -> None:
+        """Decides by the pod and the ledger as they are, and by that ledger's version alone."""
+        cluster, meta, found = self._context.cluster, pod.metadata, judge(known, pod)
+        if found.obstacle:
+            self._say(pod, found.obstacle)
+        if not found.claim:
+            return
+        fresh = await find(cluster, PODS, meta.name, meta.namespace)
+        seen = await find(cluster, NODE_DEVICES, pod.node)
+        if fresh is None or seen is None or fresh.metadata.uid != meta.uid:
+            return
+        found = judge(seen, fresh)
+        if found.claim and found.uncounted and await self._is_counted(meta.namespace):
+            self._say(pod, QUOTA)
+        elif found.claim:
+            self._context.ledgers.put(await write_claims(cluster, seen, claims_patch(seen, {meta.uid: found.claim})))
+
+    async def _is_counted(self, namespace: str) -> bool:
+        """Whether a ResourceQuota counts shares of the namespace, by pods' limits, which can't be changed."""
+        try:
+            quotas = await self._context.cluster.list(RESOURCE_QUOTAS, namespace=namespace)
+        except Forbidden:
+            return True
+        return any(counts_shares(each.spec.hard) for each in quotas)
 
     # What is said.
 
@@ -137,8 +187,19 @@ class Rebinder:
             log.info("Rebound", holder=holder, node=node, replaced=gone, by=described(verdict.replacements))
             recorder.note(subject, "Rebound", _rebound(answer))
 
-    def _report_update(self, pod: Pod, claim: Claim) -> None:
+    def _say(self, pod: Pod, text: str) -> None:
+        said = f"{pod.metadata.annotations[contract.RESIZE]} {text}"
+        if self._said.get(pod.metadata.uid) != said:
+            self._said[pod.metadata.uid] = said
+            self._context.recorder.warn(subject_of(pod), "ResizeWaits", f"it {text}")
+
+    def _report_update(self, before: Pod, pod: Pod, claim: Claim) -> None:
         """Logs and notes what a pod was told of the claim, unless it has the same devices in another notation."""
+        if claim.pod and {each.device for each in before.shares} == {each.device for each in pod.shares}:
+            has = parts_text(current(pod.shares))
+            log.info("Resized share", pod=pod.metadata.key, node=pod.node, devices=has)
+            self._context.recorder.note(subject_of(pod), "Resized", f"its share is now {has}")
+            return
         former = tuple(claim.replaced) if claim.pod else pod.former
         if not former:
             return
@@ -167,101 +228,3 @@ def _rebound(answer: Answer) -> str:
     moved = f", with the shares of {shares} pod{'s' * (shares > 1)}" if shares else ""
     until = f"{gone} stays reserved until the pods that had it have ended"
     return f"now holds {described(verdict.devices)} on node {node}{moved}; {when}; {until}"
-
-
-# Claims of the size that a pod's annotation asks for (claims.md, resize).
-
-QUOTA: Final = (
-    "asks for more than its limits say, and a ResourceQuota of its namespace counts shares by these: recreate it with"
-    " larger limits"
-)
-
-
-class Resizer:
-    """Claims first, then the pod's annotation: the agent's limit follows what both say, and the lesser of the two."""
-
-    def __init__(self, context: ControllerContext) -> None:
-        self._context = context
-        self.queue = context.queue("resizes", self._reconcile, workers=2)
-        self._asking: dict[str, set[str]] = {}
-        """By node, the pods whose annotation asks for a size."""
-        self._said: dict[str, str] = {}
-
-    def change_pod(self, change: ObjectChange[Pod]) -> None:
-        """Enqueues a pod that asks for a size."""
-        old, new = change.old, change.new
-        asks = new is not None and contract.RESIZE in new.metadata.annotations and new.lives
-        if old and self._asking and old.node in self._asking and not asks:
-            self._asking[old.node].discard(change.key)
-            self._said.pop(change.key, None)
-        if new and asks and new.node:
-            self._asking.setdefault(new.node, set()).add(change.key)
-            self.queue.add(change.key)
-
-    def change_ledger(self, node: str) -> None:
-        """Enqueues the node's pods that ask: room may have come, or a report."""
-        for key in self._asking.get(node, ()):
-            self.queue.add(key)
-
-    async def _reconcile(self, key: str) -> None:
-        pod = self._context.pods.get(key)
-        if pod is None or contract.RESIZE not in pod.metadata.annotations or not pod.lives or pod.impostor:
-            return
-        known = self._context.fleet.ledger(pod.node)
-        claim = known.claims.get(pod.metadata.uid) if known else None
-        if known is None or claim is None or known.metadata.unreadable:
-            return
-        if pod_changes(pod, known, claim):
-            await self._update(pod)
-            return
-        found = judge(known, pod)
-        if found.obstacle:
-            self._say(pod, found.obstacle)
-        elif found.claim:
-            await self._claim(pod)
-
-    async def _update(self, pod: Pod) -> None:
-        for changed in await _update_pods(self._context, pod.node, pod.metadata.uid, [pod]):
-            self._context.pods.put(changed)
-            has = parts_text(current(changed.shares))
-            log.info("Resized share", pod=pod.metadata.key, node=pod.node, devices=has)
-            self._context.recorder.note(subject_of(changed), "Resized", f"its share is now {has}")
-
-    async def _claim(self, pod: Pod) -> None:
-        """Decides by the pod and the ledger as they are, and by that ledger's version alone."""
-        fresh = await find(self._context.cluster, PODS, pod.metadata.name, pod.metadata.namespace)
-        seen = await find(self._context.cluster, NODE_DEVICES, pod.node)
-        if fresh is None or seen is None or fresh.metadata.uid != pod.metadata.uid:
-            return
-        found = judge(seen, fresh)
-        if found.claim and found.uncounted and await self._is_counted(pod.metadata.namespace):
-            self._say(pod, QUOTA)
-        elif found.claim:
-            patch = claims_patch(seen, {pod.metadata.uid: found.claim})
-            self._context.ledgers.put(await write_claims(self._context.cluster, seen, patch))
-
-    async def _is_counted(self, namespace: str) -> bool:
-        """Whether a ResourceQuota counts shares of the namespace, by pods' limits, which can't be changed."""
-        try:
-            quotas = await self._context.cluster.list(RESOURCE_QUOTAS, namespace=namespace)
-        except Forbidden:
-            return True
-        return any(counts_shares(each.spec.hard) for each in quotas)
-
-    def _say(self, pod: Pod, text: str) -> None:
-        said = f"{pod.metadata.uid} {pod.metadata.annotations[contract.RESIZE]} {text}"
-        if self._said.get(pod.metadata.key) != said:
-            self._said[pod.metadata.key] = said
-            self._context.recorder.warn(subject_of(pod), "ResizeWaits", f"it {text}")
-
-
-async def _update_pods(
-    context: ControllerContext, node: str, uid: str, pods: list[Pod], refused: OnUnwritable = ignore
-) -> list[Pod]:
-    """Within the time of a bind: who recreates a lost ledger waits that long for both."""
-    try:
-        async with asyncio.timeout(BIND_SECONDS):
-            holds_in = context.holds_namespace
-            return await protocol.update_pods(context.cluster, node, uid, pods, refused, holds_in=holds_in)
-    except TimeoutError:
-        raise Unavailable(f"updating pods on node {node} took longer than {BIND_SECONDS:g} s") from None
