@@ -151,7 +151,7 @@ async def _group(api: Cluster, name: str) -> Asked:
         has=f"{described(claim.devices)} on node {ledger.node}",
         outcome=f"kubectl describe sdg {name}",
         cure=f"free a device{recover}",
-        verdict=replacement.judge_group(ledger, group.uid),
+        verdict=replacement.judge(ledger, group),
     )
 
 
@@ -162,7 +162,7 @@ async def _pod(api: Cluster, namespace: str, name: str) -> Asked:
         has=f"{parts_text(current(claim.shares))} on node {ledger.node}",
         outcome=f"kubectl describe pod -n {namespace} {name}",
         cure=f"delete and recreate it (kubectl delete pod -n {namespace} {name})",
-        verdict=replacement.judge_share(ledger, pod),
+        verdict=replacement.judge(ledger, pod),
     )
 
 

@@ -25,14 +25,16 @@ class Replacement(NamedTuple):
     """What a rebind would do to a claim: nothing when no device is broken, or when there is an obstacle."""
 
     broken: Devices
-    """The claim's devices that the group can't count on, as the claim names them."""
-    replacements: Devices
-    devices: Devices
-    """What the claim would hold."""
-    obstacle: str
-    """Why the broken devices can't be replaced, or ""."""
+    """The claim's devices that its holder can't count on, as the claim names them."""
+    replacements: Devices = ()
     claims: Mapping[str, Claim] = {}
-    """By UID, what becomes of the claims with parts of the broken devices."""
+    """By UID, what becomes of the claim, and of those with parts of a group's broken devices."""
+    obstacle: str = ""
+    """Why the broken devices can't be replaced, or ""."""
+
+
+class _Irreplaceable(Exception):
+    """Why the broken devices can't be replaced: the end of a sentence about their holder."""
 
 
 def awaits(asked: Group | Pod, ledger: NodeDevices, claim: Claim) -> bool:
@@ -55,48 +57,68 @@ def broken(ledger: NodeDevices, states: Iterable[DeviceState], claim: Claim) -> 
     return tuple(sorted(each for each in claim.devices if ledger.present(each).identity not in dependable))
 
 
-def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Replacement:
-    """What a rebind of the claim would do now: all broken devices are replaced, or none.
+def judge(ledger: NodeDevices, asked: Group | Pod, opaque: Collection[str] = ()) -> Replacement:
+    """What a rebind of the group, or of the pod's share, would do now: all of it that is broken is replaced, or none.
 
-    `opaque` names resources of which a device plugin allocated devices, unknown which. Whether the parts that pods have
-    of broken devices fit on others is judged by `judge_group`.
+    `opaque` names resources of which a device plugin allocated devices, unknown which.
     """
-    states, words = device_states(ledger), ledger.status.handover
-    gone = broken(ledger, states, claim)
+    states, claim = device_states(ledger), ledger.claims[asked.metadata.uid]
+    gone, group, parts = broken(ledger, states, claim), ledger.claims.get(claim.within), list[Share]()
+    if isinstance(asked, Pod):
+        theirs = identities(ledger.held(group)) if group else None  # what it doesn't hold any more is replaced, too
+        parts = [
+            share
+            for share in current(claim.shares)
+            if share.device in gone or (theirs is not None and ledger.present(share.device).identity not in theirs)
+        ]
+        gone = _devices(parts)
+    if not gone:
+        return Replacement(())
+    try:
+        if isinstance(asked, Pod):
+            return _other_parts(ledger, asked, _Mover(asked.metadata.uid, claim, parts), opaque)
+        return _other_devices(ledger, asked.uid, gone, opaque)
+    except _Irreplaceable as why:
+        return Replacement(gone, obstacle=str(why))
+
+
+def _other_devices(ledger: NodeDevices, uid: str, gone: Devices, opaque: Collection[str]) -> Replacement:
+    """For a group: the closest to those that it keeps; and the parts that its pods have move along."""
+    states, claim, words = device_states(ledger), ledger.claims[uid], ledger.status.handover
     kept = tuple(sorted(ledger.present(device) for device in claim.devices if device not in gone))
-    free, found = free_devices(states), list[Device]()
+    free, doubts, found = free_devices(states), doubted(states), list[Device]()
     for resource, count in sorted(Counter(device.resource for device in gone).items()):
         candidates = [device for device in free if device.resource == resource]
-        obstacle = _obstacle(ledger, claim, gone, resource, opaque)
-        if not obstacle and (doubt := doubted(states).get(resource)):
-            obstacle = f"can't be given other devices of node {ledger.node}: {doubt.text}"
-        elif not obstacle and len(candidates) < count:
+        _check_known(ledger, claim, gone, resource, opaque)
+        if doubt := doubts.get(resource):
+            raise _Irreplaceable(f"can't be given other devices of node {ledger.node}: {doubt.text}")
+        if len(candidates) < count:
             needs = f"{count} healthy {resource} to replace {selected(gone)[resource]}"
-            obstacle = f"needs {needs}, but node {ledger.node} has {len(candidates)} free"
-        if obstacle:
-            return Replacement(gone, (), tuple(sorted(claim.devices)), obstacle)
+            raise _Irreplaceable(f"needs {needs}, but node {ledger.node} has {len(candidates)} free")
         near = tuple(device for device in kept if device.resource == resource)
         found += allocation.closest(candidates, count, ledger.hardware.links, near)
-    return Replacement(gone, handover.as_claimed(found, words), handover.as_claimed((*kept, *found), words), "")
+    # With the UUID where it is known by now: the number may be another's after a reboot.
+    before = [replace(device, uuid=device.uuid or ledger.present(device).uuid) for device in gone]
+    former = [*claim.former, *handover.as_claimed(before, words)]
+    after = replace(claim, whole=list(handover.as_claimed((*kept, *found), words)), former=former)
+    moved = _take_along(ledger, uid, gone, found, (*kept, *found))
+    return Replacement(gone, handover.as_claimed(found, words), {**moved, uid: after})
 
 
-def _obstacle(ledger: NodeDevices, claim: Claim, gone: Iterable[Device], resource: str, opaque: Collection[str]) -> str:
-    """Why nothing can replace these devices of the claim, whatever is free."""
+def _check_known(
+    ledger: NodeDevices, claim: Claim, gone: Iterable[Device], resource: str, opaque: Collection[str]
+) -> None:
+    """Raises where nothing can replace these devices of the claim, whatever is free."""
     if resource in opaque:
-        return f"pods on node {ledger.node} hold {resource} through the device plugin, unknown which devices"
+        unknown = f"pods on node {ledger.node} hold {resource} through the device plugin, unknown which devices"
+        raise _Irreplaceable(unknown)
     if handover.mute(gone, ledger.status.handover) and (why := handover.handover_fault(ledger, claim)):
-        return f"can't be given other devices of node {ledger.node}: {why}"
-    return ""
+        raise _Irreplaceable(f"can't be given other devices of node {ledger.node}: {why}")
 
 
 def rebind_patch(ledger: NodeDevices, uid: str, token: str, verdict: Replacement) -> Patch:
     """Carries the verdict out and answers the request `token`, if nobody wrote the ledger meanwhile."""
     claim = verdict.claims.get(uid, ledger.claims[uid])
-    if verdict.replacements and claim.group:
-        # With the UUID where it is known by now: the number may be another's after a reboot.
-        gone = [replace(device, uuid=device.uuid or ledger.present(device).uuid) for device in verdict.broken]
-        former = [*claim.former, *handover.as_claimed(gone, ledger.status.handover)]
-        claim = replace(claim, whole=list(verdict.devices), former=former)
     return claims_patch(ledger, {**verdict.claims, uid: replace(claim, rebound=token)})
 
 
@@ -172,63 +194,37 @@ class _Mover(NamedTuple):
     """These parts."""
 
 
-def judge_share(ledger: NodeDevices, pod: Pod, opaque: Collection[str] = ()) -> Replacement:
-    """What a rebind of the pod's share would do now: all of its broken parts are replaced, or none.
-
-    `opaque` names resources of which a device plugin allocated devices, unknown which.
-    """
-    states, claim = device_states(ledger), ledger.claims[pod.metadata.uid]
-    unhealthy, group = broken(ledger, states, claim), ledger.claims.get(claim.within)
-    theirs = identities(ledger.held(group)) if group else None  # what its group doesn't hold any more is replaced, too
-    gone = [
-        share
-        for share in current(claim.shares)
-        if share.device in unhealthy or (theirs is not None and ledger.present(share.device).identity not in theirs)
-    ]
-    mover = _Mover(pod.metadata.uid, claim, gone)
-    verdict = Replacement(_devices(mover.gone), (), tuple(claim.devices), "")
-    if not mover.gone:
-        return verdict
+def _other_parts(ledger: NodeDevices, pod: Pod, mover: _Mover, opaque: Collection[str]) -> Replacement:
+    """For a pod's share: on devices of its group, or on nobody's."""
     if pod.sealed:
-        return verdict._replace(obstacle="keeps its devices until it is recreated, since they are injected by CDI")
-    resource = mover.gone[0].resource  # All parts of a pod are of one.
-    if obstacle := _obstacle(ledger, claim, verdict.broken, resource, () if claim.within else opaque):
-        return verdict._replace(obstacle=obstacle)
+        raise _Irreplaceable("keeps its devices until it is recreated, since they are injected by CDI")
+    states, claim, gone = device_states(ledger), mover.claim, _devices(mover.gone)
+    resource = gone[0].resource  # All parts of a pod are of one.
+    _check_known(ledger, claim, gone, resource, () if claim.within else opaque)
     sound = {state.device for state in states if state.dependable}
     fit = [each for each in allocation.rooms(states, claim.within) if each[0].resource == resource and each[0] in sound]
     # What the pod keeps of a device counts apart, so an init container's may count twice.
     rooms = _never_had(ledger, mover, fit)
     parts = allocation.meet(map(need_of, mover.gone), pod.strategy, [room for _, room in rooms])
     if parts is None:
-        return verdict._replace(obstacle=_shortage(ledger, mover, rooms))
+        raise _Irreplaceable(_shortage(ledger, mover, rooms))
     found = [share_of(part.need, rooms[part.place][0]) for part in parts]
-    moved = _moved(ledger, mover, found)
-    if obstacle := _unwritable(ledger, mover.uid, moved):
-        return verdict._replace(obstacle=obstacle)
-    return Replacement(verdict.broken, _devices(found), tuple(moved.devices), "", {mover.uid: moved})
+    return Replacement(gone, _devices(found), {mover.uid: _moved(ledger, mover, found)})
 
 
-def judge_group(ledger: NodeDevices, uid: str, opaque: Collection[str] = ()) -> Replacement:
-    """What a rebind of the group would do: its broken devices are replaced with all parts that pods have of them."""
-    verdict = judge(ledger, ledger.claims[uid], opaque)
-    gone = identities(map(ledger.present, verdict.broken))
+def _take_along(
+    ledger: NodeDevices, uid: str, gone: Devices, found: Iterable[Device], devices: Iterable[Device]
+) -> dict[str, Claim]:
+    """The claims of the group's pods with parts of what is gone: they move to what was found, or any of its devices."""
+    away = identities(map(ledger.present, gone))
     movers = [
-        _Mover(each, claim, [s for s in current(claim.shares) if ledger.present(s.device).identity in gone])
+        _Mover(each, claim, [s for s in current(claim.shares) if ledger.present(s.device).identity in away])
         for each, claim in sorted(ledger.claims.items(), key=lambda each: (each[1].pod, each[0]))
         if claim.within == uid and not claim.releasing
     ]
     movers = [mover for mover in movers if mover.gone]
-    if not (verdict.replacements and movers):
-        return verdict
-    moves = _in_pairs(ledger, movers, verdict) or _anywhere(ledger, uid, movers, verdict)
-    obstacle = moves if isinstance(moves, str) else ""
-    claims = {} if isinstance(moves, str) else {m.uid: _moved(ledger, m, moves[m.uid]) for m in movers}
-    for each, claim in claims.items():
-        if fault := _unwritable(ledger, each, claim):
-            obstacle = f"has pod {claim.pod}, which {fault}"
-    if obstacle:
-        return Replacement(verdict.broken, (), tuple(sorted(ledger.claims[uid].devices)), obstacle)
-    return verdict._replace(claims=claims)
+    moves = _in_pairs(ledger, movers, gone, found) or _anywhere(ledger, uid, movers, devices)
+    return {m.uid: _moved(ledger, m, moves[m.uid], f"has pod {m.claim.pod}, which ") for m in movers}
 
 
 def pod_changes(pod: Pod, ledger: NodeDevices, claim: Claim) -> Mapping[str, str | None]:
@@ -278,14 +274,6 @@ def _never_had(ledger: NodeDevices, mover: _Mover, rooms: Iterable[tuple[Device,
     return [(device, room) for device, room in rooms if device.identity not in had]
 
 
-def _unwritable(ledger: NodeDevices, uid: str, moved: Claim) -> str:
-    if container := handover.too_long_for_cdi(ledger, current(moved.shares)):
-        return f"has a container {container} whose name is too long for the hand-over by CDI on node {ledger.node}"
-    if claim_bytes(uid, moved) > ledger_budget.MAX_CLAIM:
-        return "has too many former parts: recreate it"
-    return ""
-
-
 def _shortage(ledger: NodeDevices, mover: _Mover, rooms: Sequence[tuple[Device, Room]]) -> str:
     group = ledger.claims.get(mover.claim.within)
     where = f"group {group.group}" if group else f"node {ledger.node}"
@@ -301,13 +289,15 @@ def _wanted(gone: Iterable[Share]) -> str:
     return f"{listed(f'{n} x {text}' if n > 1 else text for (text, _), n in counted.items())} of {resource}"
 
 
-def _in_pairs(ledger: NodeDevices, movers: Iterable[_Mover], verdict: Replacement) -> dict[str, list[Share]] | None:
+def _in_pairs(
+    ledger: NodeDevices, movers: Iterable[_Mover], gone: Devices, found: Iterable[Device]
+) -> dict[str, list[Share]] | None:
     """All parts of a device go to the one that takes its place, the largest's to the largest; None if one won't fit."""
 
     def by_size(devices: Iterable[Device]) -> list[Device]:
         return sorted(map(ledger.present, devices), key=lambda d: (d.resource, -ledger.memory_of(d), d.index))
 
-    pairs = zip(by_size(verdict.broken), by_size(verdict.replacements), strict=True)
+    pairs = zip(by_size(gone), by_size(found), strict=True)
     target = {old.identity: new for old, new in pairs}
     taken = Counter[Device]()
     for mover in movers:
@@ -323,10 +313,10 @@ def _in_pairs(ledger: NodeDevices, movers: Iterable[_Mover], verdict: Replacemen
 
 
 def _anywhere(
-    ledger: NodeDevices, uid: str, movers: Iterable[_Mover], verdict: Replacement
-) -> dict[str, list[Share]] | str:
-    """The parts go where the group will have room, the largest first; or why one pod's don't."""
-    will_have = identities(map(ledger.present, verdict.devices))
+    ledger: NodeDevices, uid: str, movers: Iterable[_Mover], devices: Iterable[Device]
+) -> dict[str, list[Share]]:
+    """The parts go where the group will have room, the largest first."""
+    will_have = identities(devices)
     states = [state for state in device_states(ledger) if state.device.identity in will_have]
     left = {state.device: state.room_within(uid) for state in states}
     effort, moves = allocation.Effort(_STEPS), dict[str, list[Share]]()
@@ -336,7 +326,7 @@ def _anywhere(
         parts = allocation.meet(map(need_of, mover.gone), "", [room for _, room in rooms], effort)
         if parts is None:
             which = f"{_wanted(mover.gone)}, which fits on none of the devices that it would have"
-            return f"has pod {mover.claim.pod} with {which}"
+            raise _Irreplaceable(f"has pod {mover.claim.pod} with {which}")
         found = moves[mover.uid] = [share_of(part.need, rooms[part.place][0]) for part in parts]
         for device in _devices(found):
             mine = [share for share in found if share.device == device]
@@ -344,8 +334,11 @@ def _anywhere(
     return moves
 
 
-def _moved(ledger: NodeDevices, mover: _Mover, found: Iterable[Share]) -> Claim:
-    """The claim with these parts; those that they replace are former ones. Its names are as the node hands over now."""
+def _moved(ledger: NodeDevices, mover: _Mover, found: Iterable[Share], whose: str = "") -> Claim:
+    """The claim with these parts; those that they replace are former ones. Its names are as the node hands over now.
+
+    `whose` begins the sentence of why it can't be written.
+    """
     kept = [(s, ledger.present(s.device)) for s in current(mover.claim.shares) if s not in mover.gone]
     now = [_named(ledger, share, device) for share, device in (*kept, *((s, s.device) for s in found))]
     before = [share for share in mover.claim.shares if share.former]
@@ -353,7 +346,13 @@ def _moved(ledger: NodeDevices, mover: _Mover, found: Iterable[Share]) -> Claim:
         # With the UUID where it is known by now: the number may be another's after a reboot.
         device = replace(share.device, uuid=share.uuid or ledger.present(share.device).uuid)
         before.append(_named(ledger, replace(share, former=True), device))
-    return replace(mover.claim, shares=sorted((*now, *before)))
+    if container := handover.too_long_for_cdi(ledger, now):
+        long = f"has a container {container} whose name is too long for the hand-over by CDI on node {ledger.node}"
+        raise _Irreplaceable(f"{whose}{long}")
+    moved = replace(mover.claim, shares=sorted((*now, *before)))
+    if claim_bytes(mover.uid, moved) > ledger_budget.MAX_CLAIM:
+        raise _Irreplaceable(f"{whose}has too many former parts: recreate it")
+    return moved
 
 
 def _named(ledger: NodeDevices, share: Share, device: Device) -> Share:

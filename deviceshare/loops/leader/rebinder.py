@@ -219,12 +219,12 @@ class Rebinder:
 def _rebound(answer: Answer) -> str:
     """What a holder has now, and how long what it had stays reserved."""
     node, verdict, gone = answer.ledger.node, answer.verdict, described(answer.verdict.broken)
-    if isinstance(answer.asked, Pod):
-        has = parts_text(current(verdict.claims[answer.holder.uid].shares))
-        see = "containers see that when they restart"
+    claim = verdict.claims[answer.holder.uid]
+    if claim.pod:
+        has, see = parts_text(current(claim.shares)), "containers see that when they restart"
         return f"now has {has} on node {node}; {see}; what it had of {gone} stays reserved until it has ended"
-    cdi, shares = by_cdi(answer.ledger, verdict.devices), len(verdict.claims)
+    cdi, shares = by_cdi(answer.ledger, claim.devices), len(verdict.claims) - 1
     when = "pods see that when they are recreated" if cdi else "containers see that when they restart"
     moved = f", with the shares of {shares} pod{'s' * (shares > 1)}" if shares else ""
     until = f"{gone} stays reserved until the pods that had it have ended"
-    return f"now holds {described(verdict.devices)} on node {node}{moved}; {when}; {until}"
+    return f"now holds {described(claim.devices)} on node {node}{moved}; {when}; {until}"

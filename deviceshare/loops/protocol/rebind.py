@@ -50,10 +50,7 @@ async def rebind(
     if seen is None or (claim := seen.claims.get(holder.uid)) is None or not replacement.awaits(asked, seen, claim):
         return None
     # 2. Replace all that is broken, with the parts that pods have of a group's devices, or nothing.
-    if isinstance(asked, Pod):
-        verdict = replacement.judge_share(seen, asked, opaque(node))
-    else:
-        verdict = replacement.judge_group(seen, holder.uid, opaque(node))
+    verdict = replacement.judge(seen, asked, opaque(node))
     written = await write_claims(cluster, seen, rebind_patch(seen, holder.uid, asked.rebind, verdict))
     return Answer(asked, holder, written, verdict)
 

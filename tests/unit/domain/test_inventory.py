@@ -135,7 +135,7 @@ def test_a_group_that_holds_what_is_kept_out_goes_on_and_may_move_off_it() -> No
     assert fleet.filter(group.request, ["n1"]).fits == ["n1"]
     assert joinable(seen, group.holder, "") == gpus(0)
     assert desired_status(group, fleet, home=node, pods=(), now="").phase == "Bound"
-    assert judge(seen, seen.claims["uid-of-team"]).devices == gpus(1)
+    assert judge(seen, group).claims["uid-of-team"].devices == [*gpus(1)]
 
 
 def test_who_waits_reads_why_devices_are_withheld() -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices
+from deviceshare.domain.objects.groups import Group, GroupMeta
 from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part, Withheld
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.object_decoder import ObjectMeta
@@ -20,6 +21,7 @@ from deviceshare.domain.placement import replacement
 from deviceshare.domain.placement.handover import annotations_of
 from tests.unit.domain.objects import AMD, GPU, gpus
 
+TEAM = Group(GroupMeta(uid="a"))
 NOT_DECIDED: Mapping[str, str] = {}
 CDI = {"nvidia": vendors.NVIDIA.kinds[0]}
 
@@ -57,17 +59,17 @@ def a_pod(devices: Devices, former: Devices = (), handover: Mapping[str, str] = 
 def test_only_what_is_broken_is_replaced() -> None:
     """By the best connected to what the group keeps."""
     claim = Claim("a", [gpu(0), gpu(1)])
-    verdict = replacement.judge(a_node(1, links=((0, 3),), a=claim), claim)
+    verdict = replacement.judge(a_node(1, links=((0, 3),), a=claim), TEAM)
     assert (verdict.broken, verdict.replacements, verdict.obstacle) == ((gpu(1),), (gpu(3),), "")
-    assert verdict.devices == (gpu(0), gpu(3))
+    assert verdict.claims["a"].devices == [gpu(0), gpu(3)]
 
 
 def test_a_lost_device_is_broken_too() -> None:
     """Whether its agent tells so, or the node just hasn't it any more."""
     claim = Claim("a", [gpu(1), Device(AMD, 5)])
-    verdict = replacement.judge(a_node(lost=(1,), a=claim), claim)
+    verdict = replacement.judge(a_node(lost=(1,), a=claim), TEAM)
     assert verdict.broken == (Device(AMD, 5), gpu(1))
-    assert verdict.devices == (Device(AMD, 0), gpu(0))
+    assert verdict.claims["a"].devices == [Device(AMD, 0), gpu(0)]
 
 
 def test_what_plain_pods_got_or_may_get_is_replaced_too() -> None:
@@ -75,24 +77,24 @@ def test_what_plain_pods_got_or_may_get_is_replaced_too() -> None:
     claim = Claim("a", [gpu(0), gpu(1)])
     ledger, web = a_node(a=claim), Allocation("shop/web", "w", GPU, [1])
     given = reporting(ledger, allocations=[web])
-    assert replacement.judge(given, claim).devices == (gpu(0), gpu(2))
+    assert replacement.judge(given, TEAM).claims["a"].devices == [gpu(0), gpu(2)]
     keeper = Allocation("system/keeper", "k", GPU, [0, 3], placeholder=True)
     kept = reporting(ledger, allocations=[keeper], placeholders=True)
-    assert replacement.judge(kept, claim).devices == (gpu(0), gpu(3))
+    assert replacement.judge(kept, TEAM).claims["a"].devices == [gpu(0), gpu(3)]
 
 
 def test_half_a_cure_is_none() -> None:
     """A group of two resources gets both replaced or neither."""
     claim, other = Claim("a", [gpu(0), Device(AMD, 5)]), Claim("b", [gpu(1), gpu(2), gpu(3)])
-    verdict = replacement.judge(a_node(0, a=claim, b=other), claim)
+    verdict = replacement.judge(a_node(0, a=claim, b=other), TEAM)
     assert verdict.obstacle == f"needs 1 healthy {GPU} to replace 0, but node n1 has 0 free"
-    assert (verdict.replacements, verdict.devices) == ((), (Device(AMD, 5), gpu(0)))
+    assert (verdict.replacements, verdict.claims) == ((), {})
 
 
 def test_a_group_that_has_numbers_is_given_no_uuids_beside_them() -> None:
     """Its pods would be told a mixture, which no runtime understands; the leader names its devices by UUID first."""
     claim = Claim("a", list(gpus(0, 1)))
-    verdict = replacement.judge(a_node(1, a=claim), claim)
+    verdict = replacement.judge(a_node(1, a=claim), TEAM)
     assert not verdict.replacements
     assert "claims of this node (a) name devices by number" in verdict.obstacle
 
@@ -101,7 +103,7 @@ def test_what_was_former_stays_former() -> None:
     """Over several rebinds; only `release_former` takes anything away."""
     claim = Claim("a", [gpu(1)], former=[gpu(0)])
     seen = a_node(0, 1, a=claim)
-    patch = replacement.rebind_patch(seen, "a", "token", replacement.judge(seen, claim))
+    patch = replacement.rebind_patch(seen, "a", "token", replacement.judge(seen, TEAM))
     assert [device["index"] for device in patch["spec"]["claims"]["a"]["former"]] == [0, 1]
 
 
@@ -164,7 +166,7 @@ def test_a_node_that_cant_hand_over_replaces_nothing() -> None:
     seen = a_node(1, a=claim)
     withheld = [Withheld(GPU, "no specification", devices=[*gpus(0, 1, 2, 3)])]
     barred = replace(seen, status=replace(seen.status, handover={"nvidia": "none"}, withheld=withheld))
-    assert replacement.judge(barred, claim).obstacle == "can't be given other devices of node n1: no specification"
+    assert replacement.judge(barred, TEAM).obstacle == "can't be given other devices of node n1: no specification"
 
 
 def test_a_former_device_is_held_by_whoever_was_told_its_number_or_its_uuid() -> None:
@@ -179,10 +181,11 @@ def test_a_former_device_is_held_by_whoever_was_told_its_number_or_its_uuid() ->
 def test_a_verdict_never_takes_what_is_broken_or_another_s(sick: set[int], mine: set[int], theirs: set[int]) -> None:
     """And holds as many as before."""
     claim, other = Claim("a", [gpu(n) for n in mine]), Claim("b", [], former=[gpu(n) for n in theirs - mine])
-    verdict = replacement.judge(a_node(*sick, a=claim, b=other), claim)
-    assert len(verdict.devices) == len(mine)
+    verdict = replacement.judge(a_node(*sick, a=claim, b=other), TEAM)
+    devices = verdict.claims.get("a", claim).devices
+    assert len(devices) == len(mine)
     assert {device.index for device in verdict.broken} == sick & mine
     if not verdict.obstacle:
-        held = {device.index for device in verdict.devices}
+        held = {device.index for device in devices}
         assert held.isdisjoint(sick | (theirs - mine))
         assert mine - sick <= held

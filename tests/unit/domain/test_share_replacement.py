@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.groups import Group, GroupMeta
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.object_decoder import ObjectMeta
@@ -27,12 +28,13 @@ from deviceshare.domain.objects.shares import (
 )
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.handover import container_annotations, share_annotations
-from deviceshare.domain.placement.replacement import Replacement, judge_group, judge_share, pod_changes, rebind_patch
+from deviceshare.domain.placement.replacement import Replacement, judge, pod_changes, rebind_patch
 from deviceshare.domain.placement.rooms import used
 from tests.unit.domain.objects import GPU
 from tests.unit.domain.test_ledger import applied
 
 GIB = 1024
+TEAM = Group(GroupMeta(uid="g"))
 
 
 def part(number: int, percent: int = 0, *, mib: int = 0, container: str = "main", role: str = "") -> Share:
@@ -73,7 +75,7 @@ def test_only_the_parts_of_broken_devices_move_and_keep_their_amounts() -> None:
     """Into the least room that suffices; what they replace is on record."""
     p = a_claim(part(0, 50), part(1, mib=4 * GIB, container="side"))
     ledger = a_node(0, p=p, q=a_claim(part(2, 30), pod="ns/q"))
-    verdict = judge_share(ledger, a_pod(ledger))
+    verdict = judge(ledger, a_pod(ledger))
     assert (verdict.broken, verdict.replacements) == ((Device(GPU, 0, "GPU-0"),), (Device(GPU, 2, "GPU-2"),))
     moved = verdict.claims["p"]
     assert places(moved) == [("main", 0, True), ("main", 2, False), ("side", 1, False)]
@@ -87,7 +89,7 @@ def test_a_percentage_of_another_size_has_another_limit_and_no_stale_one_stays()
     """Everything that the Binding wrote is written anew, at once."""
     before = a_node(0, sizes=(16, 32), p=a_claim(part(0, 50)))
     pod = a_pod(before)
-    after = applied(before, rebind_patch(before, "p", "token", judge_share(before, pod)))
+    after = applied(before, rebind_patch(before, "p", "token", judge(before, pod)))
     change = pod_changes(pod, after, after.claims["p"])
     limit = container_annotation(MEMORY_LIMIT, "main")
     assert (pod.metadata.annotations[limit], change[limit]) == (str(8 * GIB), str(16 * GIB))
@@ -122,7 +124,7 @@ def test_a_claim_of_too_many_parts_is_not_written() -> None:
     """Each rebind leaves a former part; a claim takes a kilobyte at most."""
     had = [replace(part(0, 1, container=f"container-{n}", role=SIDECAR), former=True) for n in range(24)]
     ledger = a_node(1, p=a_claim(part(1, 5), *had))
-    assert "too many former parts" in judge_share(ledger, a_pod(ledger)).obstacle
+    assert "too many former parts" in judge(ledger, a_pod(ledger)).obstacle
 
 
 def test_all_that_a_binding_writes_for_containers_is_known_by_name() -> None:
@@ -142,23 +144,23 @@ def test_parts_that_fit_only_apart_move_apart() -> None:
         "q": a_claim(part(0, mib=6 * GIB), within="g", pod="ns/q"),
     }
     ledger = a_node(0, sizes=(16, 12, 8), g=group, **claims)
-    verdict = judge_group(ledger, "g")
+    verdict = judge(ledger, TEAM)
     assert {uid: places(claim) for uid, claim in verdict.claims.items()} == {
+        "g": [],
         "p": [("main", 0, True), ("main", 1, False)],
         "q": [("main", 0, True), ("main", 2, False)],
     }
     tight = a_node(0, sizes=(16, 8, 8), g=group, **claims)
-    verdict = judge_group(tight, "g")
+    verdict = judge(tight, TEAM)
     assert verdict.obstacle.startswith(f"has pod ns/p with 10 GiB of {GPU}, which fits on none")
     assert (verdict.replacements, verdict.claims) == ((), {})
-    assert verdict.devices == tuple(group.whole)
 
 
 @pytest.mark.parametrize("strategy", ["binpack", "spread"])
 def test_the_pods_strategy_counts(strategy: str) -> None:
     """As when it was bound."""
     ledger = a_node(0, p=a_claim(part(0, 20)), q=a_claim(part(1, 50), pod="ns/q"), r=a_claim(part(3, 10), pod="ns/r"))
-    [found] = judge_share(ledger, a_pod(ledger, **{contract.STRATEGY: strategy})).replacements
+    [found] = judge(ledger, a_pod(ledger, **{contract.STRATEGY: strategy})).replacements
     assert found.index == (1 if strategy == "binpack" else 2)
 
 
@@ -210,7 +212,7 @@ def test_no_device_is_ever_over_its_size_by_a_rebind_of_a_share(
     """Whatever the others have, and how large the devices are."""
     claims = {name: a_claim_of(found, name) for name, found in (("p", p), ("q", q), ("r", r))}
     ledger = a_node(*sick, sizes=sizes, **claims)
-    check(ledger, "p", judge_share(ledger, a_pod(ledger)), sick)
+    check(ledger, "p", judge(ledger, a_pod(ledger)), sick)
 
 
 @given(st.tuples(SHARES, SHARES, SHARES), st.sets(st.integers(0, 3)), SIZES, st.sets(st.integers(0, 3), min_size=1))
@@ -225,7 +227,7 @@ def test_nor_by_one_of_a_group_with_parts_of_its_devices(
     claims |= {name: a_claim_of(found, name, "g") for name, found in zip("pq", inside, strict=True)}
     claims |= {"r": a_claim_of(outside, "r")} if outside else {}
     ledger = a_node(*sick, sizes=sizes, **claims)
-    verdict = judge_group(ledger, "g")
+    verdict = judge(ledger, TEAM)
     check(ledger, "g", verdict, sick)
     if verdict.replacements:
         after = applied(ledger, rebind_patch(ledger, "g", "token", verdict))
