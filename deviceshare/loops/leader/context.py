@@ -11,7 +11,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.groups import Group, GroupLife, LabelSelector, NamespaceObject, uses
-from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import SHARE_KEY, Pod
 from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
@@ -20,7 +20,7 @@ from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.loops.kinds import PODS, subject_of
 from deviceshare.loops.ports import ApiError, Cluster, Conflict, Mirror, NotFound, ObjectChange, Recorder
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
-from deviceshare.loops.protocol.holders import BindStop
+from deviceshare.loops.protocol.holders import BindStop, stands_for
 from deviceshare.loops.queue import Later, Queue
 from deviceshare.loops.replica.binder import Binder
 
@@ -106,6 +106,11 @@ class ControllerContext:
         made = Queue(name, reconcile, clock=self.clock, **how)
         self.queues.append(made)
         return made
+
+    def holder(self, uid: str, claim: Claim) -> Group | Pod | None:
+        """The claim's holder by the mirrors, or a pod that got the Binding of that pod with shares."""
+        found = self.pods.get(claim.pod) if claim.pod else self.groups.get(claim.group)
+        return found if found is not None and stands_for(found, uid) else None
 
     def report_unwritable(self, pod: Pod, why: ApiError) -> None:
         """Tells the owner of a pod that refuses our writes, which no other waits for."""

@@ -85,14 +85,10 @@ class Rebinder:
     def _enqueue(self, ledger: NodeDevices, uids: Iterable[str], after: float = 0.0) -> None:
         for uid in uids:
             claim = ledger.claims.get(uid)
-            holder = self._holder(uid, claim) if claim else None
+            holder = self._context.holder(uid, claim) if claim else None
             asks = holder and (holder.rebind or contract.RESIZE in holder.metadata.annotations)
             if claim and (asks or claim.replaced or claim.rebound):
                 self.queue.add(ClaimKey(ledger.node, uid, claim.holder_name), after)
-
-    def _holder(self, uid: str, claim: Claim) -> Group | Pod | None:
-        found = self._context.pods.get(claim.pod) if claim.pod else self._context.groups.get(claim.group)
-        return found if found is not None and found.metadata.uid == uid else None
 
     def _forget(self, key: ClaimKey) -> None:
         self._unchanged_since.forget(key)
@@ -106,7 +102,11 @@ class Rebinder:
         if ledger is None or claim is None or ledger.metadata.unreadable:
             self._forget(key)
             return
-        since, holder, node = self._unchanged_since(key, claim), self._holder(key.uid, claim), fleet.node(key.node)
+        since, holder, node = (
+            self._unchanged_since(key, claim),
+            self._context.holder(key.uid, claim),
+            fleet.node(key.node),
+        )
         mine = [each for each in self._context.index.holding[key.node] if key.uid in (each.holder_uid, each.share_uid)]
         # After a reboot the indices may have changed; what the agent, or the node, says next enqueues each claim again.
         sure = node is None or not rebooted(node, ledger.hardware)

@@ -20,9 +20,9 @@ is taken away. No worker waits: where binds must be waited out, the claim is enq
 when each mark has been seen is remembered, so that a release that is retried doesn't wait again.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import structlog
 
@@ -63,15 +63,6 @@ DISPLACED_SECONDS: Final = 0.5
 """Between two looks at the pods of a displaced group."""
 GIVE_UP_SECONDS: Final = 90.0
 """After so long a displaced group stays: some pod of it neither ends nor is bound. Longer than binds_over."""
-
-
-class _Leave(NamedTuple):
-    why: str
-    """The cause's name in the table."""
-    event: str
-    """The reason of the Event that is recorded once it has left, or ""."""
-    text: str
-    cause: Cause = Cause()
 
 
 class Releaser:
@@ -171,9 +162,9 @@ class Releaser:
             return
         if claim.releasing:
             self._marked_since(key, claim.releasing)
-        leave = await self._cause(key, group, claim) if group else None
-        if leave or await self._unneeded(key, claim):
-            await self._release(key, ledger, claim, group, leave)
+        cause = await self._cause(key, group, claim) if group else None
+        if cause or await self._unneeded(key, claim):
+            await self._release(key, ledger, claim, group, cause)
 
     def _bound_by(self, key: ClaimKey) -> Group | None:
         """The group, where the key is that of its own claim, by a mirror that can read it."""
@@ -181,21 +172,21 @@ class Releaser:
         return group if group and key == own_key(group) and not group.metadata.unreadable else None
 
     async def _release(
-        self, key: ClaimKey, ledger: NodeDevices, claim: Claim, group: Group | None, leave: _Leave | None
+        self, key: ClaimKey, ledger: NodeDevices, claim: Claim, group: Group | None, cause: Cause | None
     ) -> None:
         outcome = await release(
             *(self._context.cluster, key.node, key.uid, self._context.stop_binds(self._marked_since, key)),
-            leave.cause if leave else None,
-            marked=bool(claim.releasing) and leave is None,
+            cause,
+            marked=bool(claim.releasing) and cause is None,
             frees=partial(self._end_hold, key.uid, claim),
         )
         if outcome is Outcome.IN_USE:
             self._report_use(key, claim)
             return
         self._in_use.discard(key)
-        if leave:
+        if cause:
             self._preempted.pop(key, None)
-        if outcome is Outcome.STAYS and leave:
+        if outcome is Outcome.STAYS and cause:
             self._stayed.fail(key)
             return
         if outcome is Outcome.FREED:
@@ -205,14 +196,14 @@ class Releaser:
             log.info("Released claim", node=key.node, holder=str(holder), uid=key.uid)
             message = f"released {listed(map(str, sorted(claim.devices)))} of {holder}"
             self._context.recorder.note(subject_of(ledger), "Released", message)
-        if leave and group:
+        if cause and group:
             self.displaced.pop(key, None)
             self._stayed.forget(key)
             if outcome is Outcome.LEFT:
-                log.info("Released group", group=group.name, node=group.node, cause=leave.why)
-                if leave.event:
-                    self._context.recorder.note(subject_of(group), leave.event, leave.text)
-                if leave.why == "idle":
+                log.info("Released group", group=group.name, node=group.node, cause=cause.name)
+                if cause.event:
+                    self._context.recorder.note(subject_of(group), cause.event, cause.text)
+                if cause.name == "idle":
                     self._context.on_released()
 
     async def _end_hold(self, uid: str, of: Claim) -> bool:
@@ -255,7 +246,7 @@ class Releaser:
         A pod with shares may be gone, finished, elsewhere, or unbound for longer than a bind takes; a group likewise.
         """
         # The mirror may not have a new holder yet; it alone never proves one gone.
-        mirrored = self._mirrored(key, claim)
+        mirrored = self._context.holder(key.uid, claim)
         holder = mirrored or await holders.read(self._context.cluster, claim.holder(key.uid))
         if holder is not None and holder.metadata.unreadable:
             return False
@@ -278,13 +269,9 @@ class Releaser:
         self._context.wait_until(self._unbound_since(key) + BIND_SECONDS)
         return True
 
-    def _mirrored(self, key: ClaimKey, claim: Claim) -> Group | Pod | None:
-        found = self._context.pods.get(key.name) if claim.pod else self._context.groups.get(key.name)
-        return found if found and holders.stands_for(found, key.uid) else None
-
     # The causes.
 
-    async def _cause(self, key: ClaimKey, group: Group, claim: Claim) -> _Leave | None:
+    async def _cause(self, key: ClaimKey, group: Group, claim: Claim) -> Cause | None:
         if (rest := self._stayed.until(key) - self._context.clock()) > 0:
             self.queue.add(key, rest)
             return None
@@ -299,11 +286,11 @@ class Releaser:
             or self._idle(key, group)
         )
 
-    def _deleted(self, group: Group) -> _Leave | None:
+    def _deleted(self, group: Group) -> Cause | None:
         """The Event is recorded when the finalizer goes."""
-        return _Leave("deleted", "", "", Cause(_used)) if self._context.is_over(group) else None
+        return Cause(_used, name="deleted") if self._context.is_over(group) else None
 
-    def _preempted_idle(self, key: ClaimKey, group: Group) -> _Leave | None:
+    def _preempted_idle(self, key: ClaimKey, group: Group) -> Cause | None:
         """It stays if a pod uses it after all, or waits for it."""
         why, began = self._preempted.get(key, ("", 0.0))
         used = self._context.fleet.pods(group.uid) or self._wanted(group, self._context.index.pending[group.name])
@@ -311,10 +298,9 @@ class Releaser:
             self._preempted.pop(key, None)
             return None
         text = f"left node {group.node}, where no pod used it: its devices are given up {why}"
-        cause = Cause(self._wanted, _saying(Reason(ReasonKind.RELEASED, text)))
-        return _Leave("preempted", "Preempted", text, cause)
+        return _left("preempted", text, "Preempted", keeps=self._wanted)
 
-    def _without_place(self, key: ClaimKey, group: Group) -> _Leave | None:
+    def _without_place(self, key: ClaimKey, group: Group) -> Cause | None:
         """While a group is displaced, none of its pods is placed. It stays if one is bound after all, or they stay."""
         began = self.displaced.get(key)
         if began is None:
@@ -325,14 +311,13 @@ class Releaser:
             return None
         self.queue.add(key, DISPLACED_SECONDS)
         text = f"left node {key.node}, where kube-scheduler found no place for its pods"
-        return None if mine else _Leave("displaced", "LeftNode", text)
+        return None if mine else Cause(name="displaced", event="LeftNode", text=text)
 
-    def _without_devices(self, group: Group, claim: Claim) -> _Leave | None:
+    def _without_devices(self, group: Group, claim: Claim) -> Cause | None:
         text = f"left node {group.node}, where others have the devices that it had"
-        cause = Cause(status=_saying(Reason(ReasonKind.RELEASED, text)))
-        return _Leave("no devices", "LeftNode", text, cause) if not claim.devices else None
+        return _left("no devices", text) if not claim.devices else None
 
-    async def _on_lost_node(self, key: ClaimKey, group: Group) -> _Leave | None:
+    async def _on_lost_node(self, key: ClaimKey, group: Group) -> Cause | None:
         """The mirror holds shared nodes only, and may be behind: the node is read from the API server each time.
 
         One that comes back meanwhile is safe, since nobody can join by a marked claim.
@@ -342,33 +327,30 @@ class Releaser:
             return None
         node = await find(self._context.cluster, NODES, group.node)
         if is_lost(node) and not left_behind(group, self._context.index.named[group.name]):
-            reason = moved(group.node, node)
-            return _Leave("node lost", "LeftNode", reason.text, Cause(stays_on_lost_node, _saying(reason)))
+            return _left("node lost", moved(group.node, node).text, keeps=stays_on_lost_node)
         if seen is None:
             self.queue.add(key, LOOK_SECONDS)
         return None
 
-    def _on_cordoned_node(self, key: ClaimKey, group: Group) -> _Leave | None:
+    def _on_cordoned_node(self, key: ClaimKey, group: Group) -> Cause | None:
         fleet, pending = self._context.fleet, self._context.index.pending[group.name]
         if not leaves_cordoned(fleet, group, pending):
             home = fleet.node(group.node)
             if pending and home and home.spec.unschedulable:
                 self.queue.add(key, LOOK_SECONDS)  # Nothing tells when another node has room.
             return None
-        reason = left_cordoned(group.node)
-        cause = Cause(lambda fresh, pods: not leaves_cordoned(fleet, fresh, pods), _saying(reason))
-        return _Leave("cordoned", "LeftNode", reason.text, cause)
+        text = left_cordoned(group.node).text
+        return _left("cordoned", text, keeps=lambda fresh, pods: not leaves_cordoned(fleet, fresh, pods))
 
-    def _taken_by_others(self, group: Group) -> _Leave | None:
+    def _taken_by_others(self, group: Group) -> Cause | None:
         ledger = self._context.fleet.ledger(group.node)
         taken = taken_by_others(ledger, group.uid) if ledger else ""
         if not taken or self._context.fleet.pods(group.uid):
             return None
         text = f"left node {group.node}, where kube-scheduler gave {taken} to others before any pod of it had it"
-        cause = Cause(status=_saying(Reason(ReasonKind.RELEASED, text)))
-        return _Leave("not held", "LeftNode", text, cause)
+        return _left("not held", text)
 
-    def _idle(self, key: ClaimKey, group: Group) -> _Leave | None:
+    def _idle(self, key: ClaimKey, group: Group) -> Cause | None:
         """How long is read from `status.idleSince`, so that it doesn't start again with each leader."""
         after = self._release_seconds(group)
         if after is None or self._context.fleet.pods(group.uid):
@@ -381,7 +363,7 @@ class Releaser:
             return None
         held = described(group.status.selected_devices) or "its devices"
         text = f"{held} on node {group.node} {release_reason(after)}"
-        return _Leave("idle", "Released", text, Cause(self._keeps_idle, self._says_idle))
+        return Cause(self._keeps_idle, self._says_idle, "idle", "Released", text)
 
     def _release_seconds(self, group: Group) -> int | None:
         """After how long without pods the group is to be released; None for never."""
@@ -393,7 +375,7 @@ class Releaser:
         return after is None or _rest(group, after) > 0 or self._wanted(group, pods)
 
     def _says_idle(self, group: Group) -> Mapping[str, Any]:
-        return _saying(release_reason(self._release_seconds(group) or 0))(group)
+        return unbound_for(group, release_reason(self._release_seconds(group) or 0), timestamps.now())
 
     def _wanted(self, group: Group, pods: Iterable[Pod]) -> bool:
         """Whether a pod waits that could join the group where it is.
@@ -453,9 +435,11 @@ def _claims(ledger: NodeDevices | None) -> dict[ClaimKey, Claim]:
     )
 
 
-def _saying(reason: Reason) -> Callable[[Group], Mapping[str, Any]]:
-    """The status of a group that says why it has no node any more."""
-    return lambda group: unbound_for(group, reason, timestamps.now())
+def _left(name: str, text: str, event: str = "LeftNode", **more: Any) -> Cause:
+    """A cause that the group's condition names, too."""
+    reason = Reason(ReasonKind.RELEASED, text)
+    cause = Cause(name=name, event=event, text=text, **more)
+    return cause._replace(status=lambda group: unbound_for(group, reason, timestamps.now()))
 
 
 def _used(group: Group, pods: Iterable[Pod]) -> bool:

@@ -42,6 +42,11 @@ class Cause(NamedTuple):
     """Whether it is to stay, though none of these pods, which name it, lives there; asked with fresh reads of both."""
     status: Callable[[Group], Mapping[str, Any]] = lambda _: {}
     """Fields of its status that say why it left."""
+    name: str = ""
+    """In the table of loops/leader/releaser.py."""
+    event: str = ""
+    """The reason of the Event that is recorded once it has left, or ""."""
+    text: str = ""
 
 
 async def release(
