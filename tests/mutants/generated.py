@@ -29,7 +29,7 @@ from coverage import CoverageData
 
 from tests.mutants import ROOT
 
-LEADER: Final = ("releaser", "coverage", "ledgers", "rebinder")
+LEADER: Final = ("releaser", "ledgers", "rebinder")
 TESTS: Final = "tests/unit/loops"
 HISTORIES: Final = "30"
 SECONDS: Final = 400

@@ -20,7 +20,6 @@ from deviceshare.domain.placement.device_states import concerned
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.loops.kinds import annotate, says_the_same
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
-from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.gates import Placer
 from deviceshare.loops.leader.group_statuses import GroupStatuses
 from deviceshare.loops.leader.holds import AVOID_SECONDS, GroupClaims, Holds, UnfitNodes
@@ -174,7 +173,6 @@ class Controller:
         self._context = context
         self._dra = DraView(context.holds_namespace, holds=context.holds)
         self._ledgers = Ledgers(context, self._dra)
-        self._coverage = Coverage(context)
         self._statuses = GroupStatuses(context)
         self._releaser = Releaser(context)
         self._rebinder = Rebinder(context)
@@ -192,7 +190,6 @@ class Controller:
             self._uninjected.change_injected,
             PodEvents(context).change,
             self._ledgers.change_pod,
-            self._coverage.change_pod,
             self._releaser.change_pod,
         ]
         if context.preempts:
@@ -274,8 +271,7 @@ class Controller:
         if self._holds:
             self._holds.change_ledger(change)
         self._quotas.change_ledger(change)
-        self._coverage.change_ledger(change)
-        self._ledgers.queue.add(change.key)
+        self._ledgers.change_ledger(change)
         uids = concerned(old, new)
         for ledger in change.sides:
             for uid, claim in ledger.claims.items():
@@ -300,7 +296,6 @@ class Controller:
             self._placer.enqueue()
         if change.new:
             self._ledgers.change_group(change.new)
-            self._coverage.change_group(change.new)
             self._rebinder.change_group(change.new)
 
     def _on_node(self, change: ObjectChange[Node]) -> None:

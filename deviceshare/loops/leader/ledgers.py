@@ -3,6 +3,10 @@
 A new ledger names no devices and so is closed: nothing can be claimed in it. Only when everything that lives on the
 node has a claim is it opened, by writing the devices (repair.fill). It has no owner and bears a finalizer, so it is
 lost by force only: one that is deleted serves on until it is empty.
+
+A node's claims may not cover what runs there when a ledger is edited by hand, or when evidence contradicted itself as a
+ledger was filled. A device must never be allocated while a pod uses it, so what is free is claimed; the rest is
+reported, for a person to decide (claims.md, repair).
 """
 
 from contextlib import suppress
@@ -26,12 +30,13 @@ from deviceshare.domain.placement import handover, shared_resources
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.inventory import Offer, take
 from deviceshare.domain.placement.join_obstacles import claimed_twice
+from deviceshare.domain.placement.replacement import covers
 from deviceshare.domain.placement.resource_pools import DraView
 from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import NODE_DEVICES, NODES, PODS, find, subject_of
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
 from deviceshare.loops.ports import NotFound, ObjectChange, Subject
-from deviceshare.loops.protocol import repair
+from deviceshare.loops.protocol import holders, repair
 from deviceshare.loops.protocol.bind import write_claims
 from deviceshare.loops.queue import Later
 from deviceshare.loops.shared_read import SharedRead
@@ -46,6 +51,10 @@ UNSEEN_SECONDS: Final = 1.0
 """Between the change that shows somebody on a node without a ledger and the look at it: its mirror may be behind."""
 CLAIMS_SECONDS: Final = 20.0
 """Between two looks at a node with ResourceSlices while ResourceClaims can't be read."""
+COVER_SECONDS: Final = 1.0
+"""Between the change that shows a pod without a claim and the look at its node: the mirror of ledgers may be behind."""
+LOOK_SECONDS: Final = 1.5
+"""The same for a bound group without one."""
 
 
 class _Inventory(Struct, frozen=True):
@@ -57,12 +66,13 @@ class _Inventory(Struct, frozen=True):
 
 
 class Ledgers:
-    """The reconciler of shared nodes and their NodeDevices, keyed by node name."""
+    """Keyed by node, in two queues: its ledger, and what of it a change may have left without a claim."""
 
     def __init__(self, context: ControllerContext, dra: DraView) -> None:
         self._context = context
         self._dra = dra
         self.queue = context.queue("nodes", self._reconcile, workers=8)
+        self._coverage = context.queue("coverage", self._cover, workers=8)
         # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
         self._evidence = SharedRead(lambda _: repair.evidence(context.cluster))
         self._new_since: UnchangedSince[str] = UnchangedSince(context)
@@ -75,21 +85,43 @@ class Ledgers:
         self._faults: dict[str, str] = {}
         self._allocated_twice: dict[str, set[str]] = {}
         self._claimed_twice: dict[str, set[Holder]] = {}
+        self._uncovered: dict[str, set[str]] = {}
+        """The UIDs of pods."""
 
     async def close(self) -> None:
         """Ends the reads under way."""
         await self._evidence.close()
 
     def change_pod(self, change: ObjectChange[Pod]) -> None:
-        """Enqueues the node of a pod with devices that has no ledger."""
-        node = change.new.node if change.new else ""
-        if node and change.new and change.new.holder_uid and self._context.ledgers.get(node) is None:
-            self.queue.add(node, UNSEEN_SECONDS)
+        """Enqueues the node of a pod with devices that has no ledger, or none that covers it, or that was reported."""
+        for pod in change.sides if self._uncovered else ():
+            if pod.metadata.uid in self._uncovered.get(pod.node, ()):
+                self._coverage.add(pod.node)
+        new = change.new
+        if new is None or not new.node:
+            return
+        seen = self._context.ledgers.get(new.node)
+        if seen is None and new.holder_uid:
+            self.queue.add(new.node, UNSEEN_SECONDS)
+        elif seen and _by_right(new) and not _covered(new, seen):
+            self._coverage.add(new.node, COVER_SECONDS)
 
     def change_group(self, group: Group) -> None:
-        """Enqueues the node of a bound group that has no ledger."""
-        if group.node and self._context.ledgers.get(group.node) is None:
+        """Enqueues the node of a bound group that has no ledger, or none with its claim."""
+        seen = self._context.ledgers.get(group.node)
+        if group.node and seen is None:
             self.queue.add(group.node, UNSEEN_SECONDS)
+        elif seen and group.uid not in seen.claims:
+            self._coverage.add(group.node, LOOK_SECONDS)
+
+    def change_ledger(self, change: ObjectChange[NodeDevices]) -> None:
+        """Enqueues the node; also for its coverage, where claims changed or went, or devices have other names."""
+        old, new = change.old, change.new
+        self.queue.add(change.key)
+        if not (old and new) or change.key in self._uncovered or _told(old) != _told(new):
+            self._coverage.add(change.key)
+        elif any(new.claims.get(uid) != claim for uid, claim in old.claims.items()):
+            self._coverage.add(change.key)  # Mostly claims were added, if anything.
 
     async def _reconcile(self, name: str) -> None:
         node, seen = self._context.nodes.get(name), self._context.ledgers.get(name)
@@ -138,7 +170,7 @@ class Ledgers:
             names = listed(sorted(claim.holder_name for claim in made.claims.values()))
             text = f"recreated with what groups and running pods hold: {names}"
             self._context.recorder.note(subject_of(made), "Repaired", text)
-        for holding in disputed:  # Its pods are found without a claim (Coverage).
+        for holding in disputed:  # Its pods are found without a claim (`_cover`).
             devices = listed(map(str, holding.claim.devices))
             log.error("Left out a disputed holding", node=seen.node, holder=str(holding.holder), devices=devices)
 
@@ -302,3 +334,81 @@ class Ledgers:
                 subject = Subject(PODS, name, namespace, holder.uid)
                 self._context.recorder.warn(subject, ReasonKind.CLAIMED_TWICE, reason)
         self._claimed_twice[seen.node] = found
+
+    # Whether its claims cover what runs there.
+
+    async def _cover(self, node: str) -> None:
+        """Claims what live pods and bound groups of the node hold without a claim, and reports what can't be."""
+        seen, holding = self._context.ledgers.get(node), self._context.index.holding[node]
+        if seen is None:
+            self._remember(node, [pod for pod in holding if pod.metadata.uid in self._uncovered.get(node, ())])
+            return
+        meta = seen.metadata
+        if not seen.filled or meta.unreadable or (meta.deletion_timestamp and not seen.claims):
+            return
+        if all(_covered(pod, seen) for pod in holding) and not self._unclaimed(seen):
+            self._remember(node, [])
+            return
+        # The ledger first: a pod bound after it was read has a claim that makes our write fail.
+        seen = await find(self._context.cluster, NODE_DEVICES, node)
+        if seen is None:
+            return
+        self._context.ledgers.put(seen)
+        groups = [await holders.read_group(self._context.cluster, group.holder) for group in self._unclaimed(seen)]
+        pods = await self._context.cluster.list(PODS, label_selector=contract.GROUP)
+        here = [pod for pod in pods if pod.node == node and _by_right(pod)]
+        uncovered = [pod for pod in here if not _covered(pod, seen)]
+        using = {pod.holder_uid for pod in uncovered if pod.group} | {pod.share_uid for pod in uncovered if pod.shares}
+        bound = {group.uid: group for group in groups if group and group.node == node}
+        for uid in sorted((using | bound.keys()) - seen.claims.keys()):
+            mine = [pod for pod in here if uid in (pod.holder_uid, pod.share_uid)]
+            if await repair.cover(self._context.cluster, seen, mine, uid, bound.get(uid)):
+                log.warning("Claimed devices that had no claim", node=node, uid=uid)
+                self._coverage.add(node, COVER_SECONDS)
+                return
+        self._remember(node, uncovered)
+
+    def _unclaimed(self, seen: NodeDevices) -> list[Group]:
+        """The groups that the mirror shows bound there, and whose claim is missing."""
+        bound = self._context.index.bound[seen.node]
+        return [group for group in bound if group.uid not in seen.claims and not group.metadata.unreadable]
+
+    def _remember(self, node: str, uncovered: list[Pod]) -> None:
+        before = self._uncovered.get(node, set())
+        now = {pod.metadata.uid for pod in uncovered}
+        if before == now:
+            return
+        for pod in uncovered:
+            if pod.metadata.uid not in before:
+                self._report(pod)
+        self._uncovered[node] = now
+        if not now:
+            del self._uncovered[node]
+        self._context.on_uncovered(sum(map(len, self._uncovered.values())))
+
+    def _report(self, pod: Pod) -> None:
+        devices = listed(map(str, pod.devices))
+        log.error("Found a pod with devices that others hold", pod=pod.metadata.key, node=pod.node, devices=devices)
+        cure = f"delete the pod; kubectl get ndev {pod.node} shows who holds what"
+        message = f"the pod uses {devices} of node {pod.node}, for which it has no claim there, and others may get them"
+        self._context.recorder.warn(subject_of(pod), "DevicesNotHeld", f"{message}: {cure}")
+
+
+def _told(ledger: NodeDevices) -> tuple[object, ...]:
+    return ledger.filled, ledger.status, ledger.metadata.unreadable
+
+
+def _by_right(pod: Pod) -> bool:
+    return pod.lives and bool(pod.holder_uid) and not pod.impostor
+
+
+def _covered(pod: Pod, ledger: NodeDevices) -> bool:
+    """Whether the claims of its group and of its share reserve what it received."""
+    if pod.group and (received := pod.received):
+        claim = ledger.claims.get(pod.holder_uid)
+        if claim is None or not covers(ledger, claim, received):
+            return False
+    if shares := pod.shares:
+        claim = ledger.claims.get(pod.share_uid)
+        return claim is not None and covers(ledger, claim, (share.device for share in shares))
+    return True

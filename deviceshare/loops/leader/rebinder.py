@@ -102,11 +102,8 @@ class Rebinder:
         if ledger is None or claim is None or ledger.metadata.unreadable:
             self._forget(key)
             return
-        since, holder, node = (
-            self._unchanged_since(key, claim),
-            self._context.holder(key.uid, claim),
-            fleet.node(key.node),
-        )
+        since, holder = self._unchanged_since(key, claim), self._context.holder(key.uid, claim)
+        node = fleet.node(key.node)
         mine = [each for each in self._context.index.holding[key.node] if key.uid in (each.holder_uid, each.share_uid)]
         # After a reboot the indices may have changed; what the agent, or the node, says next enqueues each claim again.
         sure = node is None or not rebooted(node, ledger.hardware)

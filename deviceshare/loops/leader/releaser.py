@@ -9,7 +9,7 @@ mirrors say here. What is decided here is only when that is worth the requests.
 | deleted    | it bears our finalizer, and no pod uses it          | whether one does       | Event Deleted       |
 | preempted  | a pod of higher priority is to have its devices     | who could join         | Preempted, condition|
 | displaced  | kube-scheduler has no place there for its pods      |                        | Event LeftNode      |
-| no devices | others have the devices that it had (Coverage)      |                        | that, condition     |
+| no devices | others have the devices that it had (Ledgers)       |                        | that, condition     |
 | node lost  | its policy is Move, and no pod of it is there       | both                   | that, condition     |
 | cordoned   | so is its node, and a pod of it waits for another   | that                   | that, condition     |
 | not held   | DRA gave its devices to others before its pods had  |                        | that, condition     |
