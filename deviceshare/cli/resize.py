@@ -13,8 +13,6 @@ from deviceshare.cli.parameters import completing, in_namespace, on_cluster, pod
 from deviceshare.cli.rebind import pod_with_share
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import parts_text
-from deviceshare.domain.objects.ledger import Claim, NodeDevices
-from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.share_wishes import sizes_wanted
 from deviceshare.domain.objects.shares import INITS, MIB_PER_GIB, current
 from deviceshare.domain.placement.resizing import judge, refusal
@@ -77,22 +75,21 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
         change = {"resourceVersion": pod.metadata.resource_version, "annotations": {contract.RESIZE: wish}}
         await api.patch(PODS, name, {"metadata": change}, namespace=namespace)
 
-    async def answer() -> tuple[Pod, NodeDevices, Claim] | None:
+    async def answer() -> str | None:
         pod, ledger, claim = await look()
         told = {share.container: (share.memory_mib, share.percent) for share in current(pod.shares)}
-        done = sizes_wanted(pod.metadata.annotations).items() <= told.items()
-        return (pod, ledger, claim) if done or judge(ledger, pod).obstacle or refusal(ledger, pod) else None
+        if sizes_wanted(pod.metadata.annotations).items() <= told.items():
+            return f"{subject} now has {parts_text(current(claim.shares))} on node {ledger.node}."
+        if obstacle := judge(ledger, pod).obstacle or refusal(ledger, pod):
+            withdraw = f"kubectl annotate pod -n {namespace} {name} {contract.RESIZE}-"
+            raise click.ClickException(f"{subject} {obstacle}. To withdraw the request: {withdraw}")
+        return None
 
     await retry_on_conflict(request)
-    found = await poll(answer, doing=f"Waiting for the share of {namespace}/{name}")
-    if found is None:
-        pod, ledger, _ = await look()
-        lowering = judge(ledger, pod).lowering
-        state = f"{subject} {lowering}" if lowering else f"deviceshare has not answered within {OUTCOME_SECONDS:g} s"
-        see = f"see what becomes of it with deviceshare explain pod {namespace}/{name}"
-        raise click.ClickException(f"{state}. The request stays: {see}")
-    pod, ledger, claim = found
-    if obstacle := judge(ledger, pod).obstacle or refusal(ledger, pod):
-        withdraw = f"kubectl annotate pod -n {namespace} {name} {contract.RESIZE}-"
-        raise click.ClickException(f"{subject} {obstacle}. To withdraw the request: {withdraw}")
-    return f"{subject} now has {parts_text(current(claim.shares))} on node {ledger.node}."
+    if found := await poll(answer, doing=f"Waiting for the share of {namespace}/{name}"):
+        return found
+    pod, ledger, _ = await look()
+    lowering = judge(ledger, pod).lowering
+    state = f"{subject} {lowering}" if lowering else f"deviceshare has not answered within {OUTCOME_SECONDS:g} s"
+    see = f"see what becomes of it with deviceshare explain pod {namespace}/{name}"
+    raise click.ClickException(f"{state}. The request stays: {see}")

@@ -264,20 +264,23 @@ class Index:
         return [key for key in self.pending.names() if not key.startswith(SHARE_KEY)]
 
 
+Bucket = str | tuple[str, ...] | None
+
+
 class Buckets(Generic[T]):
-    """Objects of a mirror by a property of theirs; one without it ("") is in no bucket.
+    """Objects of a mirror by a property of theirs; one without it ("" or None) is in no bucket.
 
     Keys are kept, not objects: what is asked for is as new as the mirror.
     """
 
     def __init__(self, mirror: Mirror[T]) -> None:
         self._mirror = mirror
-        self._bucket_of: dict[str, str] = {}
-        self._keys: dict[str, dict[str, None]] = {}
+        self._bucket_of: dict[str, Bucket] = {}
+        self._keys: dict[Bucket, dict[str, None]] = {}
 
-    def put(self, key: str, bucket: str) -> None:
-        before = self._bucket_of.get(key, "")
-        if before == bucket:
+    def put(self, key: str, bucket: Bucket) -> None:
+        before = self._bucket_of.get(key)
+        if before == (bucket or None):
             return
         if before:
             del self._keys[before][key]
@@ -289,8 +292,8 @@ class Buckets(Generic[T]):
             self._keys.setdefault(bucket, {})[key] = None
 
     def names(self) -> list[str]:
-        return list(self._keys)
+        return [str(each) for each in self._keys]
 
-    def __getitem__(self, bucket: str) -> list[T]:
+    def __getitem__(self, bucket: Bucket) -> list[T]:
         found = map(self._mirror.get, self._keys.get(bucket, ()))
         return [each for each in found if each is not None]

@@ -9,7 +9,7 @@ from typing import Final
 from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import deployment_of, rolling_update
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.loops.leader.context import ControllerContext, WaitingEvents
+from deviceshare.loops.leader.context import Buckets, ControllerContext, WaitingEvents
 from deviceshare.loops.ports import ObjectChange
 
 WARNED: Final = "AdmissionWarning"
@@ -26,32 +26,26 @@ class PodEvents:
         self.queue = context.queue("pod-events", self._reconcile, workers=1)
         self._warnings = WaitingEvents(context, WARNED)
         self._updates = WaitingEvents(context, WAITS_FOR_ITSELF)
-        self._sharing: dict[tuple[str, str] | None, set[str]] = {}
-        """By Deployment, its pods with shares."""
+        self._sharing: Buckets[Pod] = Buckets(context.pods)
+        """By Deployment: its pods with shares."""
 
     def change(self, change: ObjectChange[Pod]) -> None:
         """Takes in a change of a pod that wants devices."""
         key, old, new = change
         if old and (new is None or old.metadata.uid != new.metadata.uid):
-            mine = self._sharing.get(deployment_of(old), set())
-            mine.discard(key)
-            if not mine:
-                self._sharing.pop(deployment_of(old), None)
             self._warnings.forget(old)
             self._updates.forget(old)
-        if new is None:
-            return
-        if name := deployment_of(new):  # of a bound pod, too: it has the share that the next one may wait for
-            self._sharing.setdefault(name, set()).add(key)
-        if new.pending and contract.WARNINGS in new.metadata.annotations:
+        # Of a bound pod, too: it has the share that the next one may wait for.
+        name = deployment_of(new) if new else None
+        self._sharing.put(key, name)
+        if new and new.pending and contract.WARNINGS in new.metadata.annotations:
             self._warnings.record(new, new.metadata.annotations[contract.WARNINGS].replace("\n", "; "))
-        if name and len(self._sharing[name]) > 1 and (new.refusal or new.awaits_placement):
+        if new and name and (new.refusal or new.awaits_placement) and len(self._sharing[name]) > 1:
             self.queue.add(key, GATHER_SECONDS)
 
     async def _reconcile(self, key: str) -> None:
         pod = self._context.pods.get(key)
         if pod is None or not pod.pending or pod.metadata.deletion_timestamp:
             return
-        others = (self._context.pods.get(each) for each in self._sharing.get(deployment_of(pod), ()))
-        if found := rolling_update(self._context.fleet, pod, filter(None, others)):
+        if found := rolling_update(self._context.fleet, pod, self._sharing[deployment_of(pod)]):
             self._updates.record(pod, found)

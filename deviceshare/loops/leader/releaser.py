@@ -162,7 +162,7 @@ class Releaser:
             return
         if claim.releasing:
             self._marked_since(key, claim.releasing)
-        cause = await self._cause(key, group, claim) if group else None
+        cause = await self._cause(key, group, ledger, claim) if group else None
         if cause or await self._unneeded(key, claim):
             await self._release(key, ledger, claim, group, cause)
 
@@ -271,24 +271,22 @@ class Releaser:
 
     # The causes.
 
-    async def _cause(self, key: ClaimKey, group: Group, claim: Claim) -> Cause | None:
+    async def _cause(self, key: ClaimKey, group: Group, ledger: NodeDevices, claim: Claim) -> Cause | None:
         if (rest := self._stayed.until(key) - self._context.clock()) > 0:
             self.queue.add(key, rest)
             return None
-        return (
-            self._deleted(group)
-            or self._preempted_idle(key, group)
-            or self._without_place(key, group)
-            or self._without_devices(group, claim)
-            or await self._on_lost_node(key, group)
-            or self._on_cordoned_node(key, group)
-            or self._taken_by_others(group)
-            or self._idle(key, group)
-        )
-
-    def _deleted(self, group: Group) -> Cause | None:
-        """The Event is recorded when the finalizer goes."""
-        return Cause(_used, name="deleted") if self._context.is_over(group) else None
+        if self._context.is_over(group):
+            return Cause(_used, name="deleted")  # The Event is recorded when the finalizer goes.
+        if wanted := self._preempted_idle(key, group) or self._without_place(key, group):
+            return wanted
+        if not claim.devices:
+            return _left("no devices", f"left node {group.node}, where others have the devices that it had")
+        if gone := await self._on_lost_node(key, group) or self._on_cordoned_node(key, group):
+            return gone
+        if not self._context.fleet.pods(group.uid) and (taken := taken_by_others(ledger, group.uid)):
+            by_scheduler = f"kube-scheduler gave {taken} to others before any pod of it had it"
+            return _left("not held", f"left node {group.node}, where {by_scheduler}")
+        return self._idle(key, group)
 
     def _preempted_idle(self, key: ClaimKey, group: Group) -> Cause | None:
         """It stays if a pod uses it after all, or waits for it."""
@@ -312,10 +310,6 @@ class Releaser:
         self.queue.add(key, DISPLACED_SECONDS)
         text = f"left node {key.node}, where kube-scheduler found no place for its pods"
         return None if mine else Cause(name="displaced", event="LeftNode", text=text)
-
-    def _without_devices(self, group: Group, claim: Claim) -> Cause | None:
-        text = f"left node {group.node}, where others have the devices that it had"
-        return _left("no devices", text) if not claim.devices else None
 
     async def _on_lost_node(self, key: ClaimKey, group: Group) -> Cause | None:
         """The mirror holds shared nodes only, and may be behind: the node is read from the API server each time.
@@ -341,14 +335,6 @@ class Releaser:
             return None
         text = left_cordoned(group.node).text
         return _left("cordoned", text, keeps=lambda fresh, pods: not leaves_cordoned(fleet, fresh, pods))
-
-    def _taken_by_others(self, group: Group) -> Cause | None:
-        ledger = self._context.fleet.ledger(group.node)
-        taken = taken_by_others(ledger, group.uid) if ledger else ""
-        if not taken or self._context.fleet.pods(group.uid):
-            return None
-        text = f"left node {group.node}, where kube-scheduler gave {taken} to others before any pod of it had it"
-        return _left("not held", text)
 
     def _idle(self, key: ClaimKey, group: Group) -> Cause | None:
         """How long is read from `status.idleSince`, so that it doesn't start again with each leader."""

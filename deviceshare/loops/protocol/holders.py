@@ -88,16 +88,12 @@ OnUnwritable = Callable[[Pod, ApiError], object]
 """Called with a pod that takes no write of ours at all, and why."""
 
 
-def ignore(_pod: Pod, _why: ApiError) -> None:
-    """An `OnUnwritable` that tells nobody."""
-
-
 class BindStop(NamedTuple):
     """How a leader stops the binds of pending pods that are under way: it writes the pods, and it waits."""
 
     wait: Callable[[Any], Awaitable[None]]
     """Called with a mark, or the state of a claim; returns once that has stood for as long as a bind may take."""
-    on_unwritable: OnUnwritable = ignore
+    on_unwritable: OnUnwritable = lambda _pod, _why: None
     compares: bool = False
     """Whether every API server refuses a Binding whose pod was written since (bind.compares)."""
 

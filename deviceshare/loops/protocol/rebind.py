@@ -60,7 +60,7 @@ async def update_pods(
     node: str,
     uid: str,
     pods: Iterable[Pod],
-    on_unwritable: OnUnwritable = holders.ignore,
+    on_unwritable: OnUnwritable = lambda _pod, _why: None,
     *,
     holds_in: str = "",
 ) -> list[Pod]:
