@@ -23,7 +23,7 @@ from deviceshare.domain.objects.shares import current
 from deviceshare.domain.placement import replacement
 from deviceshare.domain.placement.device_states import device_states, held_by
 from deviceshare.domain.placement.replacement import Replacement
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS, annotate
 from deviceshare.loops.ports import Cluster, NotFound
 
 
@@ -87,11 +87,8 @@ async def ask(api: Cluster, name: str, namespace: str = "") -> str:
 
     async def request() -> Asked:
         seen = await look()
-        meta = seen.by.metadata
         if seen.verdict.replacements:
-            kind = GROUPS if isinstance(seen.by, Group) else PODS
-            changes = {"resourceVersion": meta.resource_version, "annotations": {contract.REBIND: new_token()}}
-            await api.patch(kind, meta.name, {"metadata": changes}, namespace=meta.namespace)
+            await annotate(api, seen.by, {contract.REBIND: new_token()})
         return seen
 
     async def answer() -> Asked | None:

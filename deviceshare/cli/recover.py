@@ -13,7 +13,7 @@ from deviceshare.domain.device_health.examination import finding, reported_repai
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.wording import listed
-from deviceshare.loops.kinds import NODE_DEVICES
+from deviceshare.loops.kinds import NODE_DEVICES, annotate
 from deviceshare.loops.ports import Cluster, Forbidden
 
 _AGENTS: Final = f"kubectl get pods -A -l app.kubernetes.io/name={contract.AGENT}"
@@ -69,11 +69,10 @@ async def _annotate(api: Cluster, node: str, names: Sequence[str]) -> list[Part]
     # Keep recoveries reported earlier as long as the finding that they name stands.
     standing = {finding(part) for part in seen.status.hardware.devices if part.unhealthy}
     recovered = sorted(reported_repaired(seen) & standing | {finding(part) for part in parts})
-    read = {"resourceVersion": seen.metadata.resource_version}
     try:  # agents of earlier releases read the annotation, too
-        marked = {**read, "annotations": {contract.RECOVERED: ",".join(recovered)}}
-        await api.patch(NODE_DEVICES, node, {"metadata": marked})
+        await annotate(api, seen, {contract.RECOVERED: ",".join(recovered)})
     except Forbidden:  # who may not write claims may still report a repair
+        read = {"resourceVersion": seen.metadata.resource_version}
         reported = {"metadata": read, "status": {"recovered": recovered}}
         await api.patch(NODE_DEVICES, node, reported, subresource="status")
     return parts

@@ -16,7 +16,7 @@ from deviceshare.domain.answers.device_parts import parts_text
 from deviceshare.domain.objects.share_wishes import sizes_wanted
 from deviceshare.domain.objects.shares import INITS, MIB_PER_GIB, current
 from deviceshare.domain.placement.resizing import judge, refusal
-from deviceshare.loops.kinds import PODS
+from deviceshare.loops.kinds import PODS, annotate
 from deviceshare.loops.ports import Cluster
 
 
@@ -72,8 +72,7 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
         known = sizes_wanted(pod.metadata.annotations).items()
         wishes = {each: f"{percent}%" if percent else f"{memory}Mi" for each, (memory, percent) in known}
         wish = ",".join(f"{each}={asked}" for each, asked in {**wishes, container or mine[0]: size}.items())
-        change = {"resourceVersion": pod.metadata.resource_version, "annotations": {contract.RESIZE: wish}}
-        await api.patch(PODS, name, {"metadata": change}, namespace=namespace)
+        await annotate(api, pod, {contract.RESIZE: wish})
 
     async def answer() -> str | None:
         pod, ledger, claim = await look()

@@ -1,6 +1,6 @@
 """The kinds of API objects that deviceshare reads and writes: the Structs they are decoded to, and what is done to one.
 
-An object that may be gone is found, a pod annotated by its version, and the subject of an Event named.
+An object that may be gone is found, one annotated by its version, and the subject of an Event named.
 """
 
 import re
@@ -22,6 +22,7 @@ from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSl
 from deviceshare.loops.ports import Cluster, Kind, NotFound, Subject
 
 T = TypeVar("T")
+Written = TypeVar("Written", bound=Group | NodeDevices | Pod)
 
 
 class LeaseSpec(Struct, frozen=True, rename="camel"):
@@ -233,17 +234,17 @@ async def find(cluster: Cluster, kind: Kind[T], name: str, namespace: str = "") 
         return None
 
 
-async def annotate(cluster: Cluster, pod: Pod, annotations: Mapping[str, str | None]) -> Pod | None:
-    """The pod with these annotations changed; None where it is gone.
+async def annotate(cluster: Cluster, obj: Written, annotations: Mapping[str, str | None]) -> Written | None:
+    """The object with these annotations changed; None where it is gone.
 
     Raises:
-        Conflict: somebody else wrote the pod since it was read.
-        ApiError: the pod could not be written.
+        Conflict: somebody else wrote the object since it was read.
+        ApiError: the object could not be written.
     """
-    meta = pod.metadata
+    meta = obj.metadata
     body = {"metadata": {"resourceVersion": meta.resource_version, "annotations": annotations}}
     try:
-        return await cluster.patch(PODS, meta.name, body, namespace=meta.namespace)
+        return await cluster.patch(_kind_of(obj), meta.name, body, namespace=meta.namespace)
     except NotFound:
         return None
 
@@ -277,8 +278,11 @@ def subject_of(obj: Group | NodeDevices | Node | Pod) -> Subject:
     meta = obj.metadata
     if isinstance(obj, Node):
         return node_subject(meta.name)
-    kind: Kind[Any] = PODS if isinstance(obj, Pod) else GROUPS if isinstance(obj, Group) else NODE_DEVICES
-    return Subject(kind, meta.name, meta.namespace, meta.uid)
+    return Subject(_kind_of(obj), meta.name, meta.namespace, meta.uid)
+
+
+def _kind_of(obj: Group | NodeDevices | Pod) -> Kind[Any]:
+    return PODS if isinstance(obj, Pod) else GROUPS if isinstance(obj, Group) else NODE_DEVICES
 
 
 def node_subject(name: str) -> Subject:

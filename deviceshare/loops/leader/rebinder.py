@@ -63,12 +63,12 @@ class Rebinder:
 
     def change_ledger(self, change: ObjectChange[NodeDevices]) -> None:
         """Enqueues those claims of a changed ledger that are or were to be changed: room may have come, or a report."""
-        left = change.new.claims.keys() if change.new else set()
+        new = change.new
         for uid, claim in change.old.claims.items() if change.old else ():
-            if uid not in left:
+            if not new or uid not in new.claims:
                 self._forget(ClaimKey(change.key, uid, claim.holder_name))
-        for ledger in change.sides:
-            self._enqueue(ledger, ledger.claims)
+        if new:
+            self._enqueue(new, new.claims)
 
     def change_node(self, name: str) -> None:
         """Enqueues the claims of a node that may just have become known to have rebooted before its agent reported."""
