@@ -193,38 +193,27 @@ async def cover(
     """
     here = [*by_claim, *(each for each in holdings.of_pods(pods, seen.node) if each.holder.uid == uid)]
     evidence = here or list(holdings.of_groups([group] if group else [], seen.node))
-    held, disputed = holdings.reconcile_holdings(evidence, seen.present)
-    if len(held) != 1 or disputed:
+    if not evidence:
         return None
-    [holding] = held
-    if not _free(holding, seen):
-        if here:
-            return None
-        holding = Holding(holding.holder, ledger.claim_of(holding.holder, ()))
-    claim = _marked(holding.claim, new_mark(), group.status.claim_token if group else "")
+    claimed = [holdings.of_claim(each, claim) for each, claim in seen.claims.items()]
+    held, disputed = holdings.reconcile_holdings([*claimed, *evidence], seen.present)
+    others_have_it = any(each.holder.uid == uid for each in disputed)
+    claim = ledger.claim_of(evidence[0].holder, ())
+    if mine := [each for each in held if each.holder.uid == uid and not others_have_it and _has_room(each, seen)]:
+        claim = mine[0].claim
+    elif here:
+        return None
+    claim = _marked(claim, new_mark(), group.status.claim_token if group else "")
     await write_claims(cluster, seen, ledger.claims_patch(seen, {uid: claim}))
     return claim
 
 
-def _free(holding: Holding, seen: NodeDevices) -> bool:
-    """Whether nobody else has any of it; and it is there, where the ledger says what is."""
+def _has_room(holding: Holding, seen: NodeDevices) -> bool:
+    """Whether what it has is there, where the ledger says what is, and the shares fit beside the others' on each."""
     # What a pod had before need not be there any more: that may be why it was replaced.
     there = identities((*seen.devices, *seen.kept_out))
-    others = (holdings.of_claim(each, claim) for each, claim in seen.claims.items())
-    taken = {
-        seen.present(device).identity
-        for other in others
-        if other.owner != holding.owner and other.holder.uid != holding.claim.within
-        for device in (*other.claim.devices, *other.claim.replaced)
-    }
-    wanted = identities(map(seen.present, holding.claim.devices))
-    before = identities(map(seen.present, holding.claim.replaced))
-    known = wanted <= there or not seen.status.devices
-    return known and taken.isdisjoint(wanted | before) and _has_room(holding, seen)
-
-
-def _has_room(holding: Holding, seen: NodeDevices) -> bool:
-    """Whether the shares fit beside the others' on each device."""
+    if seen.status.devices and not identities(map(seen.present, holding.claim.devices)) <= there:
+        return False
     for state in device_states(seen):
         mine = [share for share in holding.claim.shares if seen.present(share.device).identity == state.device.identity]
         if used(mine, state.memory_mib) > state.room_within(holding.claim.within).free:
