@@ -4,8 +4,9 @@ The command requests that of the leader by an annotation of the holder, and wait
 """
 
 import secrets
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import NamedTuple
+from functools import partial
 
 import click
 
@@ -60,20 +61,8 @@ def rebind(target: Target, name: tuple[str, ...], namespace: str | None) -> None
     say(target.ask(lambda api: ask(api, holder, within)))
 
 
-class Asked(NamedTuple):
-    """A group, or a pod with a share, whose devices are to be replaced; and its claim in the ledger of its node."""
-
-    by: Group | Pod
-    ledger: NodeDevices
-    claim: Claim
-    who: str
-    """As `group team`."""
-    has: str
-    outcome: str
-    """The command that shows what the leader says of it."""
-    cure: str
-    """What to do where nothing can replace its devices."""
-    verdict: Replacement
+Found = tuple[Group | Pod, NodeDevices, Claim]
+"""A group, or a pod with a share, the ledger of its node, and its claim there."""
 
 
 async def ask(api: Cluster, name: str, namespace: str = "") -> str:
@@ -81,47 +70,68 @@ async def ask(api: Cluster, name: str, namespace: str = "") -> str:
 
     Raises ApiError, and ClickException where the devices were not replaced, which says why and what to do.
     """
-
-    async def look() -> Asked:
-        return await (_pod(api, namespace, name) if namespace else _group(api, name))
-
-    async def request() -> Asked:
-        seen = await look()
-        if seen.verdict.replacements:
-            await annotate(api, seen.by, {contract.REBIND: new_token()})
-        return seen
-
-    async def answer() -> Asked | None:
-        now = await look()
-        return now if now.claim.rebound == now.by.rebind != "" else None
-
-    before = await retry_on_conflict(request)
-    who, verdict, is_group = before.who, before.verdict, isinstance(before.by, Group)
+    look: Callable[[], Awaitable[Found]] = partial(_group_with_claim, api, name)
+    who, outcome = f"group {name}", f"kubectl describe sdg {name}"
+    if namespace:
+        look = partial(pod_with_share, api, namespace, name)
+        who, outcome = f"pod {namespace}/{name}", f"kubectl describe pod -n {namespace} {name}"
     subject = f"{who[0].upper()}{who[1:]}"
+
+    async def request() -> tuple[Found, Replacement]:
+        by, ledger, claim = await look()
+        verdict = replacement.judge(ledger, by)
+        if verdict.replacements:
+            await annotate(api, by, {contract.REBIND: new_token()})
+        return (by, ledger, claim), verdict
+
+    async def answer() -> Found | None:
+        by, ledger, claim = await look()
+        return (by, ledger, claim) if claim.rebound == by.rebind != "" else None
+
+    (by, ledger, claim), verdict = await retry_on_conflict(request)
     if not verdict.broken:
-        devices = f"All devices of {who}" if is_group else f"All devices of which {who} has a share"
-        return f"{devices} are healthy: it keeps {before.has}."
+        devices = f"All devices of which {who} has a share" if namespace else f"All devices of {who}"
+        return f"{devices} are healthy: it keeps {_has(ledger, claim)}."
     if verdict.obstacle:
-        raise click.ClickException(f"{subject} {verdict.obstacle}: {before.cure}")
+        raise click.ClickException(f"{subject} {verdict.obstacle}: {_cure(ledger, by)}")
     after = await poll(answer, doing=f"Waiting for other devices for {who}")
     if after is None:
         see = f"kubectl get pods -A -l app.kubernetes.io/name={contract.NAME}"
         silent = f"deviceshare has not answered within {OUTCOME_SECONDS:g} s. It will when it runs"
-        raise click.ClickException(f"{silent}; see that with {see}, and the outcome with {before.outcome}")
-    if kept := [each for each in verdict.broken if any(replacement.same(each, now) for now in after.claim.devices)]:
-        what = f"{'' if is_group else 'its share of '}{described(kept)}, as nothing could replace it"
-        raise click.ClickException(f"{subject} keeps {what}; see why with {before.outcome}")
-    broken, when = described(verdict.broken), "Containers see that when they restart. What"
-    if not isinstance(after.by, Group):
+        raise click.ClickException(f"{silent}; see that with {see}, and the outcome with {outcome}")
+    if kept := [each for each in verdict.broken if any(replacement.same(each, now) for now in after[2].devices)]:
+        what = f"{'its share of ' if namespace else ''}{described(kept)}, as nothing could replace it"
+        raise click.ClickException(f"{subject} keeps {what}; see why with {outcome}")
+    return _outcome(subject, *after, described(verdict.broken))
+
+
+def _outcome(subject: str, by: Group | Pod, ledger: NodeDevices, claim: Claim, broken: str) -> str:
+    when = "Containers see that when they restart. What"
+    if not isinstance(by, Group):
         had = f"{when} the pod had before stays reserved until it has ended."
-        return f"{subject} now has {after.has}, and no longer a share of {broken}.\n{had}"
-    if replacement.by_cdi(after.ledger, after.claim.devices):
+        return f"{subject} now has {_has(ledger, claim)}, and no longer a share of {broken}.\n{had}"
+    if replacement.by_cdi(ledger, claim.devices):
         when = "Its pods keep what they had, also when their containers restart, since devices are injected by CDI."
         when = f"{when} Recreate them; what they had stays reserved until they have ended:"
     else:
         when = f"{when} these pods had before stays reserved until they have ended:"
-    pods = [f"  {pod}" for pod in after.by.status.allocated_pods]
-    return "\n".join([f"{subject} now holds {after.has}, and no longer {broken}.", *([when, *pods] if pods else [])])
+    pods = [f"  {pod}" for pod in by.status.allocated_pods]
+    now = f"{subject} now holds {_has(ledger, claim)}, and no longer {broken}."
+    return "\n".join([now, *([when, *pods] if pods else [])])
+
+
+def _has(ledger: NodeDevices, claim: Claim) -> str:
+    return f"{parts_text(current(claim.shares)) if claim.pod else described(claim.devices)} on node {ledger.node}"
+
+
+def _cure(ledger: NodeDevices, by: Group | Pod) -> str:
+    """What to do where nothing can replace its devices."""
+    if isinstance(by, Pod):
+        return f"delete and recreate it (kubectl delete pod -n {by.metadata.namespace} {by.metadata.name})"
+    unhealthy = [each.device for each in held_by(device_states(ledger), by.uid) if each.unhealthy]
+    names = " ".join(device.uuid or str(device.index) for device in unhealthy)
+    recover = f", or repair one and report it with deviceshare recover {ledger.node} {names}" if names else ""
+    return f"free a device{recover}"
 
 
 def new_token() -> str:
@@ -129,7 +139,8 @@ def new_token() -> str:
     return f"{timestamps.now()}-{secrets.token_hex(4)}"
 
 
-async def _group(api: Cluster, name: str) -> Asked:
+async def _group_with_claim(api: Cluster, name: str) -> tuple[Group, NodeDevices, Claim]:
+    """The group, its node's ledger and its claim there; raises ClickException where it has none."""
     nobody = f"There is no group {name}; see them with kubectl get sdg"
     group = await named_object(api, GROUPS, name, missing=nobody)
     if group.claim:
@@ -139,28 +150,7 @@ async def _group(api: Cluster, name: str) -> Asked:
         raise click.ClickException(f"Group {name} holds no devices yet; see why with deviceshare explain group {name}")
     retry = f"without any the group leaves the node. Retry once deviceshare inspect {group.node} shows it"
     whose = f"group {name} on node {group.node}"
-    ledger, claim = await _claim(api, group.node, group.uid, whose, f"its pods; {retry}")
-    mine = held_by(device_states(ledger), group.uid)
-    names = " ".join(each.device.uuid or str(each.device.index) for each in mine if each.unhealthy)
-    recover = f", or repair one and report it with deviceshare recover {ledger.node} {names}" if names else ""
-    return Asked(
-        *(group, ledger, claim, f"group {name}"),
-        has=f"{described(claim.devices)} on node {ledger.node}",
-        outcome=f"kubectl describe sdg {name}",
-        cure=f"free a device{recover}",
-        verdict=replacement.judge(ledger, group),
-    )
-
-
-async def _pod(api: Cluster, namespace: str, name: str) -> Asked:
-    pod, ledger, claim = await pod_with_share(api, namespace, name)
-    return Asked(
-        *(pod, ledger, claim, f"pod {pod.metadata.key}"),
-        has=f"{parts_text(current(claim.shares))} on node {ledger.node}",
-        outcome=f"kubectl describe pod -n {namespace} {name}",
-        cure=f"delete and recreate it (kubectl delete pod -n {namespace} {name})",
-        verdict=replacement.judge(ledger, pod),
-    )
+    return group, *await _claim(api, group.node, group.uid, whose, f"its pods; {retry}")
 
 
 async def pod_with_share(api: Cluster, namespace: str, name: str) -> tuple[Pod, NodeDevices, Claim]:
