@@ -1,12 +1,13 @@
-"""A daemon: connected to the API server, it runs until SIGTERM or SIGINT; and its memory."""
+"""A daemon: it runs until SIGTERM or SIGINT, or until one of its parts ends; and how its memory is kept small."""
 
 import asyncio
 import ctypes
 import gc
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 import uvloop
@@ -38,6 +39,54 @@ async def _until_signal(kubeconfig: Path | None, run: Run) -> int:
         loop.add_signal_handler(number, stopping.set)
     async with connect(str(kubeconfig) if kubeconfig else None) as connection:
         return await run(Api(connection), stopping)
+
+
+# The parts of a process: started in order, stopped in reverse; when one ends unasked, the process ends.
+# Its successor starts from the API server's state, which is always safe; going on without a part never is.
+
+
+class Startable(Protocol):
+    """A part that is started and stopped, such as a server."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class Background(AsyncExitStack):
+    """Owns the parts inside its `async with` block, and stops them at its end, the last started first."""
+
+    on_stop = AsyncExitStack.push_async_callback
+
+    def __init__(self, stopping: asyncio.Event) -> None:
+        """`stopping` is set when a part ends unasked."""
+        super().__init__()
+        self.failure: BaseException | None = None
+        """Why the first part ended that ended unasked; None while all run."""
+        self._stopping = stopping
+
+    async def start(self, part: Startable) -> None:
+        await part.start()
+        self.on_stop(part.stop)
+
+    def run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Starts a task that is never meant to end; to stop it is to cancel it and to wait until it has ended."""
+        task = asyncio.create_task(self._guard(name, work), name=name)
+
+        async def stop() -> None:
+            task.cancel()
+            await asyncio.wait({task})
+
+        self.on_stop(stop)
+
+    async def _guard(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+            raise RuntimeError(f"{name} ended unasked")
+        except Exception as error:
+            log.exception("Background task failed", task=name)
+            self.failure = self.failure or error
+            self._stopping.set()
 
 
 # How often garbage is looked for, and when free pages go back to the system.

@@ -30,7 +30,6 @@ from deviceshare.flags import Address
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirror import ApiMirror
 from deviceshare.kube.recorder import EventRecorder
-from deviceshare.loops.background import Background
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.web.messages import HttpRequest, Response, Route
 from deviceshare.web.probes import probe_routes
@@ -111,7 +110,7 @@ class Agent:
         is read; the writers; the device reader; last, what pods ask. Stop: in reverse.
         """
         log.info("Started agent", version=__version__, node=self._node.name)
-        async with Background(stopping) as background:
+        async with daemon.Background(stopping) as background:
             await background.start(self._server)
             background.run("mirror-ledgers", self._ledgers.run)
             background.run("mirror-pods", self._pods.run)

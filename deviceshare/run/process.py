@@ -23,7 +23,6 @@ from deviceshare.kube.mirror import count_unreadable
 from deviceshare.kube.mirrors import Mirrors
 from deviceshare.kube.recorder import EventRecorder
 from deviceshare.kube.use_rounds import UseRounds
-from deviceshare.loops.background import Background
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.leader.controller import Controller
@@ -128,7 +127,7 @@ class Process:
         """
         settings = self._settings
         log.info("Started deviceshare", version=__version__, roles=sorted(settings.roles), admission=settings.admission)
-        async with Background(stopping) as background:
+        async with daemon.Background(stopping) as background:
             await background.start(self._probes)
             for name, mirror in self._mirrors.by_name.items():
                 background.run(f"mirror-{name}", mirror.run)

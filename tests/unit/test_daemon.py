@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from deviceshare.loops.background import Background
+from deviceshare.daemon import Background
 
 
 async def forever() -> None:
