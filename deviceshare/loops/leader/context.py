@@ -139,17 +139,16 @@ class ControllerContext:
         if rest > 0:
             raise Later(rest)
 
-    def binds_over_since(self, since: "UnchangedSince[K]", key: K) -> Callable[[object], Awaitable[None]]:
-        """Raises `Later` until every bind is over that began before what it is called with was seen of the key."""
+    def stop_binds(self, since: "UnchangedSince[K]", key: K) -> BindStop:
+        """How binds under way are stopped; no worker waits for them.
+
+        Its `wait` raises `Later` until all are over that began before what it is called with was seen of the key.
+        """
 
         async def wait(value: object) -> None:
             self.wait_until(since(key, value) + self.binds_over)
 
-        return wait
-
-    def stop_binds(self, since: "UnchangedSince[K]", key: K) -> BindStop:
-        """How binds under way are stopped; no worker waits for them."""
-        return BindStop(self.binds_over_since(since, key), self.report_unwritable, self.compares)
+        return BindStop(wait, self.report_unwritable, self.compares)
 
 
 async def in_pauses(steps: Generator[None, None, T]) -> T:

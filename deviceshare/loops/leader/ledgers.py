@@ -162,7 +162,7 @@ class Ledgers:
             self._context.cluster,
             seen.node,
             gather=lambda: self._evidence(""),
-            wait_out_binds=self._context.binds_over_since(self._new_since, seen.node),
+            wait_out_binds=self._context.stop_binds(self._new_since, seen.node).wait,
         )
         self._context.ledgers.put(made)
         log.info("Filled ledger", node=seen.node, claims=len(made.claims))
@@ -180,7 +180,7 @@ class Ledgers:
             self._context.cluster,
             seen,
             gather=lambda: self._evidence(""),
-            wait_out_binds=self._context.binds_over_since(self._hidden_since, seen.node),
+            wait_out_binds=self._context.stop_binds(self._hidden_since, seen.node).wait,
         )
         self._context.ledgers.put(made)
         log.warning("Restored claims that could not be read", node=seen.node, claims=number)
