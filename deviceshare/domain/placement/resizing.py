@@ -5,7 +5,7 @@ that is written, that it lowered the limit of what runs to that: so the limits o
 more than its memory. Where shares are only counted there is no limit to lower.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -85,10 +85,9 @@ def counts_shares(hard: Iterable[str]) -> bool:
     return any(name.removeprefix("requests.") in DIALECTS for name in hard)
 
 
-def _shortage(ledger: NodeDevices, claim: Claim, shares: Iterable[Share]) -> str:
+def _shortage(ledger: NodeDevices, claim: Claim, after: Sequence[Share]) -> str:
     """Which device has less than its parts are to have in all."""
     rooms = dict(allocation.rooms(device_states(ledger), claim.within))
-    after = list(shares)
     for device in sorted({ledger.present(share.device) for share in current(after)}):
         size = ledger.memory_of(device)
         if not size and any(share.memory_mib for share in after):

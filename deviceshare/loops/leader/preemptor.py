@@ -88,10 +88,8 @@ class Preemptor:
         if fits_somewhere(fleet, pod, request):
             return
         nominated = self._since(pod.metadata.key, pod.nominated_node)
-        sharing = (self._context.pods.get(key) for key in self._sharing)
         # Not to be evicted, when that was asked lately.
-        protected = {each.metadata.uid for each in sharing if each and self._spared.until(each.metadata.uid) > now}
-        holders = Holders(self._context.pods.get, self._is_idle, protected)
+        holders = Holders(self._context.pods.get, self._is_idle, set(self._spared.left_alone()))
         room = await in_pauses(make_room(fleet, pod, request, holders))
         over = bool(pod.nominated_node) and now > nominated + NOMINATED_SECONDS
         if room is None or over:
