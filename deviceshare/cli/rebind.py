@@ -71,7 +71,7 @@ async def ask(api: Cluster, name: str, namespace: str = "") -> str:
     Raises ApiError, and ClickException where the devices were not replaced, which says why and what to do.
     """
     look: Callable[[], Awaitable[Found]] = partial(_group_with_claim, api, name)
-    who, outcome = f"group {name}", f"kubectl describe sdg {name}"
+    who, outcome = f"group {name}", f"kubectl describe sdg {name}"  # which shows what the leader says of it
     if namespace:
         look = partial(pod_with_share, api, namespace, name)
         who, outcome = f"pod {namespace}/{name}", f"kubectl describe pod -n {namespace} {name}"
