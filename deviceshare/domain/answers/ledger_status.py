@@ -63,10 +63,10 @@ def _merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> Patch:
 def summary(ledger: NodeDevices) -> Summary:
     """What the node has, what of it is free, who holds the rest, and why some can't be had.
 
-    It follows from what the states follow from: who claims writes it, and the leader looks whether it is right.
+    A bind computes it for its write, and the leader to compare it with what was written: for equal states it is equal.
     """
     states = device_states(ledger)
-    if not states:  # All such are the same tuple, whatever is withheld.
+    if not states:  # Python has one empty tuple, whatever the ledger withholds.
         return _summary(states, ledger)
     if (known := _known.get(ledger.node)) is None or known[0] is not states:
         known = _known[ledger.node] = states, _summary(states, ledger)

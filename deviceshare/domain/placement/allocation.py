@@ -6,7 +6,7 @@ from itertools import combinations
 from math import comb
 from typing import Final, NamedTuple
 
-from deviceshare.domain.objects.devices import Device, Devices
+from deviceshare.domain.objects.devices import Device, Devices, identities
 from deviceshare.domain.objects.hardware import NUMA, NVLINK, SWITCH, Link
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
@@ -304,17 +304,54 @@ class Available(NamedTuple):
     """What is left for shares, of each device that serves any."""
 
 
-def available(ledger: NodeDevices, within: str = "") -> Available:
-    """What nobody holds, by the ledger; with the rooms of the devices of the group `within`, or of nobody's."""
-    states = device_states(ledger)
-    return Available(free_devices(states), ledger.hardware.links, rooms(states, within))
-
-
 def rooms(states: Iterable[DeviceState], within: str = "") -> tuple[tuple[Device, Room], ...]:
     """What is left for shares of nobody's devices, or of those that the group with this UID holds."""
     if within:
         return tuple((state.device, state.room_within(within)) for state in held_by(states, within))
     return tuple((state.device, state.room) for state in states if state.shareable)
+
+
+class Assumption(NamedTuple):
+    """Devices, or shares of devices, that a bind under way takes on a node, before its claim is in the ledger."""
+
+    node: str
+    devices: Devices = ()
+    shares: tuple[Share, ...] = ()
+    within: str = ""
+    """The UID of the group of whose devices the shares are parts."""
+
+
+def free_beside(devices: Devices, assumed: Collection[Assumption]) -> Devices:
+    """The devices that are free beside these, too."""
+    whole = [device for each in assumed for device in each.devices]
+    taken = identities([*whole, *(share.device for each in assumed for share in each.shares)])
+    return tuple([device for device in devices if device.identity not in taken]) if taken else devices
+
+
+def rooms_beside(
+    rooms: tuple[tuple[Device, Room], ...], assumed: Collection[Assumption], within: str = ""
+) -> tuple[tuple[Device, Room], ...]:
+    """What is left for shares of the devices of the group with the UID `within`, or of nobody's, beside these."""
+    if not assumed:
+        return rooms
+    whole = set() if within else {identity for each in assumed for identity in identities(each.devices)}
+    parts = [[(share.device.identity, share) for share in each.shares] for each in assumed if each.within == within]
+    left = []
+    for device, room in rooms:
+        identity = device.identity
+        rest = room._replace(free=0) if identity in whole else room
+        for mine in parts:
+            if shares := [share for key, share in mine if key == identity]:
+                rest = rest.less(used(shares, room.size))
+        left.append((device, rest))
+    return tuple(left)
+
+
+def available(ledger: NodeDevices, within: str = "", beside: Collection[Assumption] = ()) -> Available:
+    """What nobody holds, by the ledger, and beside what is assumed; rooms of the group `within`, or of nobody's."""
+    states = device_states(ledger)
+    free, left = free_beside(free_devices(states), beside), rooms_beside(rooms(states, within), beside, within)
+    return Available(free, ledger.hardware.links, left)
 
 
 def shortage(request: Request, free: Mapping[str, int], total: Mapping[str, int]) -> str:

@@ -231,12 +231,10 @@ def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
     A device that is offered under two names is there twice, as `huawei.com/Ascend910` 0 and `huawei.com/Ascend310P` 0.
     """
     known = _known.pop(ledger.node, ())
-    for each, states in known:
-        if each is ledger or _says_the_same(each, ledger):
-            _known[ledger.node] = known
-            return states
-    states = _decide(ledger)
-    _known[ledger.node] = ((ledger, states), *known[:1])
+    states = next((states for each, states in known if each is ledger or _decides_the_same(each, ledger)), None)
+    if states is None:
+        states = _decide(ledger)
+    _known[ledger.node] = ((ledger, states), *[each for each in known if each[1] is not states][:1])
     if len(_known) > KEPT:
         del _known[next(iter(_known))]
     return states
@@ -245,11 +243,11 @@ def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
 KEPT: Final = 128
 """Nodes of which the states are kept: who writes a ledger, watches it and says what came free asks again."""
 _known: Final[dict[str, tuple[tuple[NodeDevices, tuple[DeviceState, ...]], ...]]] = {}
-"""By node, of its last two ledgers: as it was and as it is, whose difference is looked at."""
+"""By node, of the last two ledgers that were asked about, the last first: as it was and as it is are compared."""
 
 
-def _says_the_same(one: NodeDevices, other: NodeDevices) -> bool:
-    """Of the devices, in all that is decided by here: a claim that is proposed says what it says once it is written."""
+def _decides_the_same(one: NodeDevices, other: NodeDevices) -> bool:
+    """Whether they agree in all that the states follow from, as a ledger with a proposed claim and the one written."""
     hidden = one.metadata.unreadable == other.metadata.unreadable
     return hidden and one.spec.claims == other.spec.claims and one.status == other.status
 
@@ -260,8 +258,9 @@ def concerned(old: NodeDevices | None, new: NodeDevices | None) -> Collection[st
         return None
     uids = _unlike(old.spec.claims, new.spec.claims)
     before, after = ({state.device: state for state in device_states(each)} for each in (old, new))
-    for state in (each[device] for device in _unlike(before, after) for each in (before, after) if device in each):
-        uids |= {state.uid, *state.holders, *(holder.uid for holder in state.claimed_twice)}
+    for device in _unlike(before, after):
+        for state in filter(None, (before.get(device), after.get(device))):
+            uids |= {state.uid, *state.holders, *(holder.uid for holder in state.claimed_twice)}
     return uids
 
 

@@ -7,35 +7,23 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.device_quota import DeviceQuota, Reservation, counted, reservation_of
-from deviceshare.domain.objects.devices import Device, Devices, identities
+from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.shares import GROUP, POD, Request, Share
+from deviceshare.domain.objects.shares import GROUP, POD, Request
 from deviceshare.domain.placement import allocation, join_obstacles
+from deviceshare.domain.placement.allocation import Assumption
 from deviceshare.domain.placement.device_states import DeviceState, device_states, doubted, free_devices
 from deviceshare.domain.placement.holds import not_held
 from deviceshare.domain.placement.join_obstacles import Namespaces, UnreadableObject
 from deviceshare.domain.placement.ledger_budget import Crowding, crowding
 from deviceshare.domain.placement.node_indexes import put, put_at
-from deviceshare.domain.placement.rooms import Room, used
+from deviceshare.domain.placement.rooms import Room
 from deviceshare.domain.placement.shapes import EFFORT, Counts, Filtered, Shape, Situations, counts
 from deviceshare.domain.placement.shared_resources import advertised
-
-# Assumptions: what binds under way take in memory, before their claims are written.
-
-
-class Assumption(NamedTuple):
-    """Devices, or shares of devices, that a bind under way takes on a node."""
-
-    node: str
-    devices: Devices = ()
-    shares: tuple[Share, ...] = ()
-    within: str = ""
-    """The UID of the group of whose devices the shares are parts."""
-
 
 # The DeviceQuotas as the mirror shows them, and which of them keeps a group from being bound.
 
@@ -292,28 +280,13 @@ class Fleet:
         known, assumed = self._evaluated.get(name), self._assumed_on(name) if self._assumed else ()
         if not (known and assumed):
             return known.free if known else ()
-        taken = {
-            device.identity for each in assumed for device in (*each.devices, *(share.device for share in each.shares))
-        }
-        return tuple([device for device in known.free if device.identity not in taken])
+        return allocation.free_beside(known.free, assumed)
 
     def rooms(self, name: str, within: str = "") -> tuple[tuple[Device, Room], ...]:
         """What is left for shares of the devices of the group with the UID `within`, or of nobody's."""
         known = self._evaluated.get(name)
         rooms = allocation.rooms(self.states(name), within) if within else known.rooms if known else ()
-        if not (self._assumed and (assumed := self._assumed_on(name))):
-            return rooms
-        whole = set() if within else {identity for each in assumed for identity in identities(each.devices)}
-        parts = [[(share.device.identity, share) for share in each.shares] for each in assumed if each.within == within]
-        left = []
-        for device, room in rooms:
-            identity = device.identity
-            rest = room._replace(free=0) if identity in whole else room
-            for mine in parts:
-                if shares := [share for key, share in mine if key == identity]:
-                    rest = rest.less(used(shares, room.size))
-            left.append((device, rest))
-        return tuple(left)
+        return allocation.rooms_beside(rooms, self._assumed_on(name) if self._assumed else (), within)
 
     def available(self, name: str) -> allocation.Available:
         """The devices of the node that neither a claim nor an assumption holds."""

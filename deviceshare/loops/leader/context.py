@@ -293,6 +293,10 @@ class Buckets(Generic[T]):
     def names(self) -> list[str]:
         return [str(each) for each in self._keys]
 
+    def count(self, bucket: Bucket) -> int:
+        """How many keys it has, without a look at the mirror."""
+        return len(self._keys.get(bucket, ()))
+
     def __getitem__(self, bucket: Bucket) -> list[T]:
         found = map(self._mirror.get, self._keys.get(bucket, ()))
         return [each for each in found if each is not None]

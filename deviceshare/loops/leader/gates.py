@@ -8,7 +8,6 @@ counts what those have taken in memory. The claim protocol decides, whatever is 
 import asyncio
 import re
 from collections.abc import Collection
-from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -297,7 +296,7 @@ class ShareCapacities:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self.queue = context.queue("share-capacities", self._reconcile)
-        self._written: Backoff[str] = Backoff(context.clock, ADVERTISED_SECONDS)
+        self._written: dict[str, float] = {}
 
     def change(self, change: ObjectChange[Node]) -> None:
         """Takes in a change of a node."""
@@ -307,13 +306,16 @@ class ShareCapacities:
     async def _reconcile(self, name: str) -> None:
         node = self._context.nodes.get(name)
         if node is None:
-            self._written.forget(name)  # here, since a write of it may have been under way when it went
+            self._written.pop(name, None)  # here, since a write of it may have been under way when it went
         elif node.shared and (missing := lacking(node, self._context.share_resources)):
-            self._context.wait_until(self._written.until(name))
-            with suppress(NotFound):
+            if name in self._written:
+                self._context.wait_until(self._written[name] + ADVERTISED_SECONDS)
+            try:
                 await self._context.cluster.patch(NODES, name, capacity_patch(node, missing), subresource="status")
-                self._written.fail(name)
-                log.info("Advertised resources of shares", node=name, resources=missing)
+            except NotFound:
+                return
+            self._written[name] = self._context.clock()
+            log.info("Advertised resources of shares", node=name, resources=missing)
 
 
 def _facets(node: Node) -> tuple[object, ...]:

@@ -40,7 +40,7 @@ class PodEvents:
         self._sharing.put(key, name)
         if new and new.pending and contract.WARNINGS in new.metadata.annotations:
             self._warnings.record(new, new.metadata.annotations[contract.WARNINGS].replace("\n", "; "))
-        if new and name and (new.refusal or new.awaits_placement) and len(self._sharing[name]) > 1:
+        if new and name and (new.refusal or new.awaits_placement) and self._sharing.count(name) > 1:
             self.queue.add(key, GATHER_SECONDS)
 
     async def _reconcile(self, key: str) -> None:

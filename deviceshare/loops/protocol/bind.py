@@ -6,7 +6,7 @@ what holds then, and drives the Binder. Change them only with it.
 """
 
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.resource_slices import ResourceClaim
 from deviceshare.domain.objects.shares import Holder, Request, Share
 from deviceshare.domain.placement import allocation, ledger_budget
+from deviceshare.domain.placement.allocation import Assumption
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.handover import as_claimed, too_long_for_cdi
 from deviceshare.domain.placement.holds import digest
@@ -78,7 +79,8 @@ class WantedClaim(NamedTuple):
     """What the holder with this UID wants: its claim, one that is there or a new one, or why it can't have one."""
 
     uid: str
-    choose: Callable[[NodeDevices], Claim | Reason]
+    choose: Callable[[NodeDevices, Sequence[Assumption]], Claim | Reason]
+    """By the ledger, beside what others get in the same write."""
 
 
 def wanted_devices(request: Request, *, token: str) -> WantedClaim:
@@ -86,7 +88,7 @@ def wanted_devices(request: Request, *, token: str) -> WantedClaim:
 
     `token` was never written before; a claim that is there keeps its own.
     """
-    return WantedClaim(request.holder.uid, lambda seen: _choose_devices(request, token, seen))
+    return WantedClaim(request.holder.uid, lambda seen, beside: _choose_devices(request, token, seen, beside))
 
 
 def wanted_share(request: Request, opaque: Callable[[], Collection[str]] = tuple) -> WantedClaim:
@@ -94,7 +96,7 @@ def wanted_share(request: Request, opaque: Callable[[], Collection[str]] = tuple
 
     `opaque` gives the resources of which a device plugin allocated devices, unknown which, when the claim is chosen.
     """
-    return WantedClaim(request.taker.uid, lambda seen: _choose_share(request, seen, opaque()))
+    return WantedClaim(request.taker.uid, lambda seen, beside: _choose_share(request, seen, opaque(), beside))
 
 
 class Claimed(NamedTuple):
@@ -143,25 +145,35 @@ async def write_claims(cluster: Cluster, seen: NodeDevices, patch: Patch) -> Nod
 
 def _choose(seen: NodeDevices, wanted: Iterable[WantedClaim]) -> tuple[dict[str, Claim], dict[str, Reason]]:
     """The claims to write, each chosen beside those before it, and why others get none."""
-    after, chosen, refused = seen, dict[str, Claim](), dict[str, Reason]()
+    after, beside, chosen, refused = seen, list[Assumption](), dict[str, Claim](), dict[str, Reason]()
     for uid, choose in wanted:
+        if uid in chosen:
+            continue  # Its pod is being bound twice.
         unknown = ledger_fault(seen) if uid in seen.hidden_claims or uid not in seen.claims else None
-        found = unknown or choose(after)
+        found = unknown or choose(seen, beside)
         if isinstance(found, Reason):
             refused[uid] = found
         elif uid not in seen.claims and (reason := ledger_budget.obstacle(after, uid, found)):
             refused[uid] = reason
         elif uid not in seen.claims:
             chosen[uid] = found
-            after = replace(after, spec=replace(after.spec, claims={**after.claims, uid: found}))
+            beside.append(_assumed(found, seen))
+            after = after.with_claims({**after.claims, uid: found})
     return chosen, refused
+
+
+def _assumed(claim: Claim, seen: NodeDevices) -> Assumption:
+    """What the claim takes of the node, in its present numbering: so many claims of one write cost one look at all."""
+    shares = [(share, seen.present(share.device)) for share in claim.shares]
+    parts = [replace(share, index=device.index, uuid=device.uuid) for share, device in shares]
+    return Assumption(seen.node, tuple(map(seen.present, claim.whole)), tuple(parts), claim.within)
 
 
 async def _claim(cluster: Cluster, seen: NodeDevices, chosen: Mapping[str, Claim]) -> NodeDevices:
     return await write_claims(cluster, seen, ledger.claims_patch(seen, chosen)) if chosen else seen
 
 
-def _choose_devices(request: Request, token: str, seen: NodeDevices) -> Claim | Reason:
+def _choose_devices(request: Request, token: str, seen: NodeDevices, beside: Sequence[Assumption]) -> Claim | Reason:
     holder = request.holder
     if mine := seen.claims.get(holder.uid):
         # An unbound group may change its mind after a bind died half-way; its claim is then collected.
@@ -171,14 +183,16 @@ def _choose_devices(request: Request, token: str, seen: NodeDevices) -> Claim | 
         return mine
     if bare := not_claimable(request, seen.claimable):
         return bare
-    chosen = allocation.choose(request, allocation.available(seen))
+    chosen = allocation.choose(request, allocation.available(seen, beside=beside))
     if chosen is None:
         text = f"{holder} no longer fits on node {seen.node}: others took its devices meanwhile"
         return Reason(ReasonKind.TOO_FULL, text)
     return ledger.claim_of(holder, as_claimed(chosen, seen.status.handover), token=token)
 
 
-def _choose_share(request: Request, seen: NodeDevices, opaque: Collection[str]) -> Claim | Reason:
+def _choose_share(
+    request: Request, seen: NodeDevices, opaque: Collection[str], beside: Sequence[Assumption]
+) -> Claim | Reason:
     states, sharer, within = device_states(seen), request.taker, ""
     if request.sharer:
         within = request.holder.uid
@@ -195,7 +209,8 @@ def _choose_share(request: Request, seen: NodeDevices, opaque: Collection[str]) 
         return joining_obstacle(seen, states, sharer) or mine
     if reason := counted_only(request, seen.counts_only):
         return reason
-    rooms = [(d, room) for d, room in allocation.rooms(states, within) if within or d.resource not in opaque]
+    left = allocation.available(seen, within, beside).rooms
+    rooms = [(device, room) for device, room in left if within or device.resource not in opaque]
     shares = allocation.choose_shares(request.share, request.strategy, rooms)
     if shares is None:
         lacks = allocation.share_shortage(request.share, [room for _, room in rooms])

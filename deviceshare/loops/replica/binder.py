@@ -28,7 +28,8 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Request
 from deviceshare.domain.placement import allocation
-from deviceshare.domain.placement.fleet import Assumption, Fleet
+from deviceshare.domain.placement.allocation import Assumption
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.handover import annotations_of, share_annotations
 from deviceshare.domain.placement.holds import not_held
 from deviceshare.domain.placement.join_obstacles import elsewhere, left_out, missing, pod_obstacle, request_of

@@ -12,7 +12,8 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement import allocation
-from deviceshare.domain.placement.fleet import Assumption, Fleet
+from deviceshare.domain.placement.allocation import Assumption
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import NOT_SHARED, elsewhere
 from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 

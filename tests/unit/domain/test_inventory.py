@@ -16,9 +16,8 @@ from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.reasons import ReasonKind
-from deviceshare.domain.placement.allocation import available, choose
+from deviceshare.domain.placement.allocation import Assumption, available, choose
 from deviceshare.domain.placement.device_states import device_states, held_by
-from deviceshare.domain.placement.fleet import Assumption
 from deviceshare.domain.placement.inventory import KEPT_OUT, Offer, take
 from deviceshare.domain.placement.replacement import judge
 from deviceshare.loops.protocol.bind import joinable

@@ -56,7 +56,7 @@ def test_a_share_that_has_to_be_enforced_goes_nowhere_else(by: str) -> None:
     assert {each.kind for each in reasons.values()} == {ReasonKind.COUNTED_ONLY}
     assert str(reasons["n1"]) == f"node(s) that only count shares: {OLD}"
     assert "no agent sets memory limits: set agent.enabled=true" in str(reasons["n3"])
-    refused = [_choose_share(request, ledger, ()) for ledger in ledgers]
+    refused = [_choose_share(request, ledger, (), ()) for ledger in ledgers]
     assert [getattr(each, "kind", None) for each in refused] == [ReasonKind.COUNTED_ONLY, None, ReasonKind.COUNTED_ONLY]
 
     preferred = request_of(isolated(isolation="preferred"), None)

@@ -12,9 +12,9 @@ from deviceshare.domain.objects.ledger import Claim, LedgerSpec, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.shares import INIT, MAIN, POD, SIDECAR, Holder, Need, Request, Share, ShareRequest
 from deviceshare.domain.placement import allocation, shapes
-from deviceshare.domain.placement.allocation import MAX_SCORE
+from deviceshare.domain.placement.allocation import MAX_SCORE, Assumption
 from deviceshare.domain.placement.device_states import KEPT, device_states
-from deviceshare.domain.placement.fleet import Assumption, Fleet
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.rooms import Room, capacity
 from deviceshare.domain.placement.shapes import Shape
 from tests.unit.domain.objects import GPU, a_ledger, a_node

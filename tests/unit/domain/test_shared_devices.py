@@ -16,8 +16,9 @@ from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, N
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.shares import Request, Share
 from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement.allocation import Assumption
 from deviceshare.domain.placement.device_states import DeviceState, Health, Use, device_states
-from deviceshare.domain.placement.fleet import Assumption, Fleet
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.handover import share_annotations
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.domain.placement.rooms import mib

@@ -11,7 +11,8 @@ from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.placement.fleet import Assumption, Fleet
+from deviceshare.domain.placement.allocation import Assumption
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.shapes import Shape
 from tests.unit.domain.objects import a_fleet, a_group, a_ledger, a_node, gpus
 

@@ -111,8 +111,8 @@ async def test_a_ledger_of_which_a_claim_cannot_be_read_is_listed_and_one_that_h
         await read_ledger(answering(unreadable(a_ledger(team=gpus(0)), "status.published")), "n1")
 
 
-def chosen(claim: Claim) -> Callable[[NodeDevices], Claim | Reason]:
-    return lambda _: claim
+def chosen(claim: Claim) -> Callable[..., Claim | Reason]:
+    return lambda _seen, _beside: claim
 
 
 async def test_a_claim_that_can_be_read_is_used_beside_one_that_cannot_and_no_other_is_written() -> None:

@@ -12,7 +12,7 @@ import pytest
 from deviceshare import timestamps
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import AFTER_LAST_POD, GroupLife
-from deviceshare.domain.placement.fleet import Assumption
+from deviceshare.domain.placement.allocation import Assumption
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Unavailable
 from tests.unit.domain.objects import GPU

@@ -89,12 +89,12 @@ def test_a_share_does_not_use_what_its_pod_claimed_of_another_groups_devices() -
     assert request is not None
     holder = Holder(pod.metadata.uid, POD, pod.metadata.key)
     empty = a_ledger("n1", {GPU: 2}, team=gpus(0), old=gpus(1))
-    mine = bind.wanted_share(request).choose(empty)
+    mine = bind.wanted_share(request).choose(empty, ())
     assert isinstance(mine, Claim)
     for within, usable in ((group.uid, True), ("uid-of-old", False)):
         left = Claim(pod=holder.name, shares=mine.shares, within=within)
         empty.claims[holder.uid] = left
-        found = bind.wanted_share(request).choose(empty)
+        found = bind.wanted_share(request).choose(empty, ())
         assert (found == left) is usable
         if isinstance(found, Reason):
             assert found.kind is ReasonKind.CLAIM_RELEASING

@@ -3,7 +3,7 @@
 import asyncio
 
 from deviceshare.domain import contract
-from deviceshare.domain.placement.fleet import Assumption
+from deviceshare.domain.placement.allocation import Assumption
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader import controller
 from deviceshare.loops.ports import Conflict, Unavailable
