@@ -118,6 +118,12 @@ async def retry_on_conflict(attempt: Callable[[], Awaitable[T]]) -> T:
     raise click.ClickException("The object was changed by others at each attempt; run the command again")
 
 
+def deleted(what: str, see: str) -> click.ClickException:
+    """The error where the object that was to be asked, or was asked, is gone; another of its name wasn't asked."""
+    again = f"see with {see} whether it was recreated, and run the command again"
+    return click.ClickException(f"{what} was deleted meanwhile, and the request with it: {again}")
+
+
 async def poll(look: Callable[[], Awaitable[T | None]], *, doing: str) -> T | None:
     """What `look` returns as soon as it isn't None; None after OUTCOME_SECONDS. A terminal shows `doing`."""
     from deviceshare.cli.output import FilteringConsole, styled  # noqa: PLC0415 - help doesn't need it

@@ -11,7 +11,7 @@ from functools import partial
 import click
 
 from deviceshare import timestamps
-from deviceshare.cli.cluster import OUTCOME_SECONDS, Target, poll, retry_on_conflict
+from deviceshare.cli.cluster import OUTCOME_SECONDS, Target, deleted, poll, retry_on_conflict
 from deviceshare.cli.output import say
 from deviceshare.cli.parameters import complete_group_or_pod, in_namespace, named_object, on_cluster, pod_named
 from deviceshare.domain import contract
@@ -70,7 +70,7 @@ async def ask(api: Cluster, name: str, namespace: str = "") -> str:
 
     Raises ApiError, and ClickException where the devices were not replaced, which says why and what to do.
     """
-    look: Callable[[], Awaitable[Found]] = partial(_group_with_claim, api, name)
+    look: Callable[[str], Awaitable[Found]] = partial(_group_with_claim, api, name)
     who, outcome = f"group {name}", f"kubectl describe sdg {name}"  # which shows what the leader says of it
     if namespace:
         look = partial(pod_with_share, api, namespace, name)
@@ -78,15 +78,15 @@ async def ask(api: Cluster, name: str, namespace: str = "") -> str:
     subject = f"{who[0].upper()}{who[1:]}"
 
     async def request() -> tuple[Found, Replacement]:
-        by, ledger, claim = await look()
+        by, ledger, claim = await look("")
         verdict = replacement.judge(ledger, by)
-        if verdict.replacements:
-            await annotate(api, by, {contract.REBIND: new_token()})
+        if verdict.replacements and not await annotate(api, by, {contract.REBIND: new_token()}):
+            raise deleted(subject, f"deviceshare explain {who}")
         return (by, ledger, claim), verdict
 
     async def answer() -> Found | None:
-        by, ledger, claim = await look()
-        return (by, ledger, claim) if claim.rebound == by.rebind != "" else None
+        now, ledger, claim = await look(by.metadata.uid)
+        return (now, ledger, claim) if claim.rebound == now.rebind != "" else None
 
     (by, ledger, claim), verdict = await retry_on_conflict(request)
     if not verdict.broken:
@@ -139,10 +139,15 @@ def new_token() -> str:
     return f"{timestamps.now()}-{secrets.token_hex(4)}"
 
 
-async def _group_with_claim(api: Cluster, name: str) -> tuple[Group, NodeDevices, Claim]:
-    """The group, its node's ledger and its claim there; raises ClickException where it has none."""
+async def _group_with_claim(api: Cluster, name: str, uid: str) -> tuple[Group, NodeDevices, Claim]:
+    """The group, its node's ledger and its claim there; raises ClickException where it has none.
+
+    And where the group has another UID than `uid`, unless that is "".
+    """
     nobody = f"There is no group {name}; see them with kubectl get sdg"
     group = await named_object(api, GROUPS, name, missing=nobody)
+    if uid not in ("", group.metadata.uid):
+        raise deleted(f"Group {name}", f"deviceshare explain group {name}")
     if group.claim:
         fixed = f"The devices of group {name} are in ResourceClaim {group.claim}, whose allocation can't be changed"
         raise click.ClickException(f"{fixed}: delete the group and its pods, and recreate both.")
@@ -153,9 +158,11 @@ async def _group_with_claim(api: Cluster, name: str) -> tuple[Group, NodeDevices
     return group, *await _claim(api, group.node, group.uid, whose, f"its pods; {retry}")
 
 
-async def pod_with_share(api: Cluster, namespace: str, name: str) -> tuple[Pod, NodeDevices, Claim]:
-    """The pod, its node's ledger and its claim there; raises ClickException where it has none."""
+async def pod_with_share(api: Cluster, namespace: str, name: str, uid: str = "") -> tuple[Pod, NodeDevices, Claim]:
+    """The pod, its node's ledger and its claim there; raises ClickException where it has none, or another UID."""
     key, pod = f"{namespace}/{name}", await named_object(api, PODS, name, namespace)
+    if uid not in ("", pod.metadata.uid):
+        raise deleted(f"Pod {key}", f"deviceshare explain pod {key}")
     if not (pod.node and pod.shares):
         rebind = f"replace its group's devices with deviceshare rebind {pod.group}"
         instead = rebind if pod.group else f"see deviceshare explain pod {key}"

@@ -1,11 +1,12 @@
 """`deviceshare recover NODE DEVICE…`: reports unhealthy devices as repaired, so that they are allocated again."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import click
 
-from deviceshare.cli.cluster import OUTCOME_SECONDS, Target, poll, retry_on_conflict
+from deviceshare.cli.cluster import OUTCOME_SECONDS, Target, deleted, poll, retry_on_conflict
 from deviceshare.cli.output import say
 from deviceshare.cli.parameters import complete_nodes, named_object, on_cluster
 from deviceshare.domain import contract
@@ -14,7 +15,7 @@ from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import NODE_DEVICES, annotate
-from deviceshare.loops.ports import Cluster, Forbidden
+from deviceshare.loops.ports import Cluster, Forbidden, NotFound
 
 _AGENTS: Final = f"kubectl get pods -A -l app.kubernetes.io/name={contract.AGENT}"
 
@@ -49,11 +50,11 @@ async def lift(api: Cluster, node: str, names: Sequence[str]) -> list[str]:
 
     Raises ApiError, and ClickException where the marks were not lifted, which says why and what to do.
     """
-    parts = await retry_on_conflict(lambda: _annotate(api, node, names))
+    parts, asked = await retry_on_conflict(lambda: _annotate(api, node, names))
     findings = {finding(part) for part in parts}
 
     async def look() -> bool | None:
-        left = {finding(part) for part in (await _ledger(api, node)).status.hardware.devices if part.unhealthy}
+        left = {finding(part) for part in (await _ledger(api, node, asked)).status.hardware.devices if part.unhealthy}
         return True if left.isdisjoint(findings) else None
 
     if not await poll(look, doing=f"Waiting for the agent of node {node}"):
@@ -63,24 +64,36 @@ async def lift(api: Cluster, node: str, names: Sequence[str]) -> list[str]:
     return [f"{part.resource} {part.index} {again} (it was: {part.unhealthy})." for part in parts]
 
 
-async def _annotate(api: Cluster, node: str, names: Sequence[str]) -> list[Part]:
+async def _annotate(api: Cluster, node: str, names: Sequence[str]) -> tuple[list[Part], str]:
+    """The devices of these names, and the UID of the ledger in which their repair is now reported."""
     seen = await _ledger(api, node)
     parts = [_marked(seen.status.hardware, node, name) for name in names]
     # Keep recoveries reported earlier as long as the finding that they name stands.
     standing = {finding(part) for part in seen.status.hardware.devices if part.unhealthy}
     recovered = sorted(reported_repaired(seen) & standing | {finding(part) for part in parts})
-    try:  # agents of earlier releases read the annotation, too
-        await annotate(api, seen, {contract.RECOVERED: ",".join(recovered)})
-    except Forbidden:  # who may not write claims may still report a repair
-        read = {"resourceVersion": seen.metadata.resource_version}
-        reported = {"metadata": read, "status": {"recovered": recovered}}
-        await api.patch(NODE_DEVICES, node, reported, subresource="status")
-    return parts
+    written: NodeDevices | None = None
+    with suppress(NotFound):
+        try:  # agents of earlier releases read the annotation, too
+            written = await annotate(api, seen, {contract.RECOVERED: ",".join(recovered)})
+        except Forbidden:  # who may not write claims may still report a repair
+            read = {"resourceVersion": seen.metadata.resource_version}
+            reported = {"metadata": read, "status": {"recovered": recovered}}
+            written = await api.patch(NODE_DEVICES, node, reported, subresource="status")
+    if written is None:
+        raise _deleted(node)
+    return parts, written.metadata.uid
 
 
-async def _ledger(api: Cluster, node: str) -> NodeDevices:
+def _deleted(node: str) -> click.ClickException:
+    return deleted(f"The NodeDevices of node {node}", f"deviceshare inspect {node}")
+
+
+async def _ledger(api: Cluster, node: str, uid: str = "") -> NodeDevices:
+    """The node's ledger; raises ClickException where there is none, it has another UID, or no agent reports in it."""
     missing = f"{node} is not a shared node; see them with deviceshare inspect"
     seen = await named_object(api, NODE_DEVICES, node, missing=missing)
+    if uid not in ("", seen.metadata.uid):
+        raise _deleted(node)
     if not seen.status.hardware.devices:
         nobody = f"No agent reports on node {node}, so none of its devices is marked"
         raise click.ClickException(f"{nobody}; see whether one should with {_AGENTS} -o wide")

@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from deviceshare.cli.cluster import OUTCOME_SECONDS, Target, poll, retry_on_conflict
+from deviceshare.cli.cluster import OUTCOME_SECONDS, Target, deleted, poll, retry_on_conflict
 from deviceshare.cli.output import say
 from deviceshare.cli.parameters import completing, in_namespace, on_cluster, pod_named
 from deviceshare.cli.rebind import pod_with_share
@@ -61,8 +61,9 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
     Raises ApiError, and ClickException where the share has not changed, which says why and what to do.
     """
     look, subject = partial(pod_with_share, api, namespace, name), f"Pod {namespace}/{name}"
+    explain = f"deviceshare explain pod {namespace}/{name}"
 
-    async def request() -> None:
+    async def request() -> str:
         pod, _, claim = await look()
         mine = sorted({share.container for share in current(claim.shares) if share.role not in INITS})
         if not mine:
@@ -72,10 +73,12 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
         known = sizes_wanted(pod.metadata.annotations).items()
         wishes = {each: f"{percent}%" if percent else f"{memory}Mi" for each, (memory, percent) in known}
         wish = ",".join(f"{each}={asked}" for each, asked in {**wishes, container or mine[0]: size}.items())
-        await annotate(api, pod, {contract.RESIZE: wish})
+        if not await annotate(api, pod, {contract.RESIZE: wish}):
+            raise deleted(subject, explain)
+        return pod.metadata.uid
 
     async def answer() -> str | None:
-        pod, ledger, claim = await look()
+        pod, ledger, claim = await look(asked)
         told = {share.container: (share.memory_mib, share.percent) for share in current(pod.shares)}
         if sizes_wanted(pod.metadata.annotations).items() <= told.items():
             return f"{subject} now has {parts_text(current(claim.shares))} on node {ledger.node}."
@@ -84,11 +87,10 @@ async def ask(api: Cluster, namespace: str, name: str, container: str | None, si
             raise click.ClickException(f"{subject} {obstacle}. To withdraw the request: {withdraw}")
         return None
 
-    await retry_on_conflict(request)
+    asked = await retry_on_conflict(request)
     if found := await poll(answer, doing=f"Waiting for the share of {namespace}/{name}"):
         return found
-    pod, ledger, _ = await look()
+    pod, ledger, _ = await look(asked)
     lowering = judge(ledger, pod).lowering
     state = f"{subject} {lowering}" if lowering else f"deviceshare has not answered within {OUTCOME_SECONDS:g} s"
-    see = f"see what becomes of it with deviceshare explain pod {namespace}/{name}"
-    raise click.ClickException(f"{state}. The request stays: {see}")
+    raise click.ClickException(f"{state}. The request stays: see what becomes of it with {explain}")

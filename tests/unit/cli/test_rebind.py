@@ -1,5 +1,7 @@
 """`deviceshare rebind` against the model API server, with a leader that answers, or none."""
 
+import asyncio
+
 import click
 import pytest
 
@@ -7,6 +9,7 @@ from deviceshare.cli.cluster import OUTCOME_SECONDS
 from deviceshare.cli.rebind import ask, new_token
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import GROUPS
+from deviceshare.loops.ports import NotFound
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.test_rebinder import a_bound_group, claim, numbers, report
@@ -68,6 +71,25 @@ async def test_it_gives_up_when_nobody_answers() -> None:
     with pytest.raises(click.ClickException, match="has not answered within 30 s"):
         await ask(world.cluster, "team")
     assert now() - began < OUTCOME_SECONDS + 1
+
+
+@in_virtual_time
+async def test_a_group_deleted_meanwhile_is_not_waited_for() -> None:
+    """Before the request, or with it: another of its name was asked for nothing."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        report(world, 1)
+    world.cluster.fail = lambda verb, plural, _: NotFound("gone") if verb == "patch" else None
+    began = now()
+    with pytest.raises(click.ClickException, match="Group team was deleted meanwhile"):
+        await ask(world.cluster, "team")
+    assert now() - began < OUTCOME_SECONDS
+    world.cluster.fail = lambda verb, plural, _: None
+    asking = asyncio.create_task(ask(world.cluster, "team"))
+    await soon(lambda: contract.REBIND in world.read_group("team").metadata.annotations)
+    world.cluster.edit(GROUPS, "team", {"metadata": {"uid": "another"}})
+    with pytest.raises(click.ClickException, match=r"Group team was deleted meanwhile.* explain group team"):
+        await asking
 
 
 @in_virtual_time

@@ -1,5 +1,7 @@
 """`deviceshare rebind pod` against the model API server, with a leader that answers, or none."""
 
+import asyncio
+
 import click
 import pytest
 from click.testing import CliRunner
@@ -8,6 +10,8 @@ from deviceshare.cli.rebind import ask, new_token, rebind
 from deviceshare.domain import contract
 from deviceshare.domain.answers.explanation import Case, explain_pod
 from deviceshare.domain.objects.shares import token_fault
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.ports import NotFound
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.test_share_rebinds import a_node_with, claim, places, report
@@ -65,6 +69,24 @@ async def test_it_gives_up_when_nobody_answers_and_says_where_to_look() -> None:
         report(world, 0)
     with pytest.raises(click.ClickException, match=r"has not answered within 30 s.*kubectl describe pod -n ns p"):
         await ask(world.cluster, "p", "ns")
+
+
+@in_virtual_time
+async def test_a_pod_deleted_meanwhile_is_not_waited_for() -> None:
+    """Before the request, or with it: its successor was asked for nothing."""
+    async with led_world() as world:
+        await a_node_with(world, p=60)
+        report(world, 0)
+    world.cluster.fail = lambda verb, plural, _: NotFound("gone") if verb == "patch" else None
+    with pytest.raises(click.ClickException, match=r"Pod ns/p was deleted meanwhile.* explain pod ns/p"):
+        await ask(world.cluster, "p", "ns")
+    world.cluster.fail = lambda verb, plural, _: None
+    asking = asyncio.create_task(ask(world.cluster, "p", "ns"))
+    await soon(lambda: contract.REBIND in world.read_pod("p").metadata.annotations)
+    world.cluster.remove(PODS, "p", "ns")
+    world.share("p", 60)
+    with pytest.raises(click.ClickException, match="Pod ns/p was deleted meanwhile"):
+        await asking
 
 
 @in_virtual_time

@@ -12,7 +12,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.device_health.examination import reported_repaired
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.loops.ports import Conflict, Forbidden
+from deviceshare.loops.ports import ApiError, Conflict, Forbidden, NotFound
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import LiveCluster, soon
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -145,3 +145,24 @@ async def test_who_may_not_write_claims_reports_in_the_status() -> None:
     assert ledger is not None
     assert (said(cluster), ledger.status.recovered) == ("", [f"GPU-0@{SINCE}"])
     assert reported_repaired(ledger) == {f"GPU-0@{SINCE}"}
+
+
+@pytest.mark.parametrize("refusals", [(NotFound("gone"),), (NotFound("gone"), Forbidden("no"))])
+@in_virtual_time
+async def test_a_ledger_deleted_meanwhile_was_told_nothing(refusals: tuple[ApiError, ...]) -> None:
+    """Whichever part of it was to be written."""
+    cluster, answers = a_cluster(0), [*refusals]
+    cluster.fail = lambda verb, plural, name: answers.pop() if verb == "patch" else None
+    with pytest.raises(click.ClickException, match=r"NodeDevices of node n1 was deleted meanwhile.* inspect n1"):
+        await lift(cluster, "n1", ["0"])
+
+
+@in_virtual_time
+async def test_a_recreated_ledger_without_marks_is_no_answer() -> None:
+    """Its agent finds the errors again, of which nobody has told it that they were repaired."""
+    cluster = a_cluster(0)
+    asking = asyncio.create_task(lift(cluster, "n1", ["0"]))
+    await soon(lambda: said(cluster))
+    cluster.put(NODE_DEVICES, {"metadata": {"name": "n1"}, "status": {"hardware": {"devices": []}}})
+    with pytest.raises(click.ClickException, match="was deleted meanwhile"):
+        await asking

@@ -1,11 +1,16 @@
 """`deviceshare resize pod` against the model API server, with a leader that answers, or none."""
 
+import asyncio
+
 import click
 import pytest
 
 from deviceshare.cli.resize import ask
+from deviceshare.domain import contract
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.ports import NotFound
 from tests.unit.domain.objects import GPU
-from tests.unit.loops.live import led_world
+from tests.unit.loops.live import led_world, soon
 from tests.unit.loops.test_resizes import a_node_with
 from tests.unit.loops.virtual_time import in_virtual_time
 
@@ -40,3 +45,26 @@ async def test_it_tells_whose_turn_it_is_when_nobody_answers() -> None:
             await ask(world.cluster, "ns", "p", None, "30%")
     with pytest.raises(click.ClickException, match=r"deviceshare has not answered within .* explain pod ns/p"):
         await ask(world.cluster, "ns", "p", None, "80%")
+
+
+@in_virtual_time
+async def test_a_pod_deleted_before_the_request_is_not_resized() -> None:
+    """Its StatefulSet has recreated it by the next look, with what the command asked for or not."""
+    async with led_world() as world:
+        await a_node_with(world, by="", p=60)
+        world.cluster.fail = lambda verb, plural, _: NotFound("gone") if (verb, plural) == ("patch", "pods") else None
+        with pytest.raises(click.ClickException, match=r"Pod ns/p was deleted meanwhile.* explain pod ns/p"):
+            await ask(world.cluster, "ns", "p", None, "60%")
+
+
+@in_virtual_time
+async def test_the_size_of_a_pods_successor_is_no_answer() -> None:
+    """The request was deleted with the pod."""
+    async with led_world() as world:
+        await a_node_with(world, by="", p=60)
+    asking = asyncio.create_task(ask(world.cluster, "ns", "p", None, "80%"))
+    await soon(lambda: contract.RESIZE in world.read_pod("p").metadata.annotations)
+    world.cluster.remove(PODS, "p", "ns")
+    world.share("p", 80)
+    with pytest.raises(click.ClickException, match="Pod ns/p was deleted meanwhile"):
+        await asking
