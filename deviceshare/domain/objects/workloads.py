@@ -142,8 +142,8 @@ def pods_of(template: Pod, name: str, namespace: str, count: int) -> list[Pod]:
 
 
 def pod_of(template: Pod, name: str, namespace: str) -> Pod:
-    """One pod, likewise."""
-    return replace(template, metadata=replace(template.metadata, name=name, namespace=namespace))
+    """One pod, likewise. A template has no status: one that was copied from a pod says nothing of its pods."""
+    return Pod(replace(template.metadata, name=name, namespace=namespace), template.spec)
 
 
 def pod_on(pod: Pod, node: str) -> Pod:

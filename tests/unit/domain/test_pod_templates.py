@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from deviceshare.domain.objects.workloads import templates_in
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.workloads import pods_of, templates_in
 
 POD: dict[str, Any] = {"metadata": {"annotations": {"a": "b"}}, "spec": {"containers": [{"name": "main"}]}}
 
@@ -83,3 +85,13 @@ def test_nesting_without_end_ends() -> None:
     for _ in range(500):
         document = {"spec": document}
     assert list(templates_in(document)) == []
+
+
+def test_pods_of_a_template_with_a_status_have_none() -> None:
+    """It was copied from a pod that has ended, say, as `kubectl get pod -o yaml` shows it; its pods begin."""
+    template = msgspec.convert({**POD, "status": {"phase": "Succeeded"}}, Pod)
+    made = pods_of(template, "w", "ns", 2)
+    assert [(pod.metadata.key, pod.pending, pod.finished) for pod in made] == [
+        ("ns/w-0", True, False),
+        ("ns/w-1", True, False),
+    ]
