@@ -55,6 +55,8 @@ LAND_SECONDS: Final = 150.0
 """From the binding to the end of the container; the image has to be pulled where deviceshare doesn't run."""
 STUCK_SECONDS: Final = 10.0
 """How long a container may fail to start before it is reported: the kubelet retries some of these."""
+_USER: Final = 65534
+"""`nobody` of most distributions: the image of --gpu-image is anybody's, and need not know deviceshare's user."""
 _SEE: Final = "see docs/handover.md"
 _IMAGE_REASONS: Final = frozenset(
     ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
@@ -87,8 +89,13 @@ def pod(name: str, image: str = "") -> dict[str, Any]:
         }
     container |= {"name": "canary", "securityContext": {**CONFINED, "readOnlyRootFilesystem": True}}
     metadata = {"name": name, "labels": {**_LABELS}, "annotations": {contract.GROUP: name}}
-    spec = {"schedulerName": contract.SCHEDULER_NAME, "restartPolicy": "Never"}
-    return idle_pod(metadata, {**spec, **({"activeDeadlineSeconds": LIFE_SECONDS} if image else {})}, **container)
+    spec = {
+        "schedulerName": contract.SCHEDULER_NAME,
+        "restartPolicy": "Never",
+        "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "seccompProfile": {"type": "RuntimeDefault"}},
+        **({"activeDeadlineSeconds": LIFE_SECONDS} if image else {}),
+    }
+    return idle_pod(metadata, spec, **container)
 
 
 async def examine(api: Cluster, namespace: str, release: str) -> Verdict:

@@ -119,7 +119,9 @@ def test_a_canary_satisfies_the_restricted_standard_and_its_time_is_bounded() ->
     assert container["args"] == ["smi", f"--report={container['terminationMessagePath']}"]
     security = container["securityContext"]
     assert security["allowPrivilegeEscalation"] is False and security["capabilities"] == {"drop": ["ALL"]}
-    assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["seccompProfile"]
+    assert spec["securityContext"] == canary.pod("c")["spec"]["securityContext"]
+    confined = {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert spec["securityContext"] == confined
     assert (spec["activeDeadlineSeconds"], spec["restartPolicy"]) == (canary.LIFE_SECONDS, "Never")
     assert not any(key.startswith("nvidia.com/") for each in container["resources"].values() for key in each)
 
