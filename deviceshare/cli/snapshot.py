@@ -7,14 +7,13 @@ https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 import msgspec
 
 from deviceshare import __version__, timestamps
 from deviceshare.cli.cluster import Target
-from deviceshare.cli.manifests import Manifests
 from deviceshare.cli.output import note
 from deviceshare.cli.parameters import on_cluster
 from deviceshare.doctor.kinds import Attributes, are_granted
@@ -34,6 +33,9 @@ from deviceshare.kube.mirrors import WHOLE_CLUSTER, Mirrors, Visibility
 from deviceshare.loops import kinds
 from deviceshare.loops.ports import ApiError, Cluster, Forbidden, Kind, NotFound, Unavailable
 from deviceshare.loops.replica.feed import Feed
+
+if TYPE_CHECKING:  # it loads YAML, for which commands that read no file need not wait
+    from deviceshare.cli.manifests import Manifests
 
 T = TypeVar("T", bound=Object)
 
@@ -147,7 +149,7 @@ class Still(Cache[T]):
         self.replace(objects, "")
 
 
-def replayed(file: Manifests) -> ClusterSnapshot:
+def replayed(file: "Manifests") -> ClusterSnapshot:
     """The cluster that a file describes. Of namespaces only those in the file are known."""
     fleet = Fleet()
     fleet.namespaces.hidden = True
@@ -163,7 +165,7 @@ def replayed(file: Manifests) -> ClusterSnapshot:
     return seen
 
 
-def take_in(seen: ClusterSnapshot, file: Manifests) -> None:
+def take_in(seen: ClusterSnapshot, file: "Manifests") -> None:
     """Takes in the namespaces and quotas of the file, as if they had been applied."""
     for namespace in file.namespaces:
         seen.fleet.namespaces.set_labels(namespace.metadata.name, namespace.labels)

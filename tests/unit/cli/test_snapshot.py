@@ -1,6 +1,9 @@
 """Snapshots in files: what is written is what is read."""
 
 import json
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,3 +53,11 @@ def test_an_object_that_cant_be_read_hides_the_same_in_a_replay() -> None:
     [body] = written(nodes=[node])
     assert node.metadata.unreadable is not None
     assert decoder_of(NODES.type).decode(json.dumps(body).encode()).metadata.unreadable == node.metadata.unreadable
+
+
+def test_who_looks_at_a_cluster_does_not_wait_for_the_reader_of_manifests() -> None:
+    """Nor for YAML."""
+    program = "import sys, deviceshare.cli.inspect_view; print({'yaml', 'deviceshare.cli.manifests'} & {*sys.modules})"
+    modules = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=modules, check=True)
+    assert done.stdout == "set()\n"
