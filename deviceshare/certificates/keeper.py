@@ -179,7 +179,7 @@ class Keeper:
 
     def __post_init__(self) -> None:
         self.served: KeyPair | None = None
-        """The certificate that this replica presents in TLS handshakes."""
+        """The certificate that this replica presents in TLS handshakes, without its key: only the server needs that."""
         self._trust = Trust()
         self._seen: object = None
         self._seen_since = 0.0
@@ -268,7 +268,7 @@ class Keeper:
             skew=lifetimes.skew,
         )
         self.serve(issued.certificate, issued.key)
-        self.served = issued
+        self.served = issued._replace(key="")
         log.info("Renewed the certificate", notAfter=issued.validity.not_after.isoformat())
 
     async def _write_secret(self, secret: Secret | None, trust: Trust) -> None:

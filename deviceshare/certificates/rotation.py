@@ -51,6 +51,11 @@ class KeyPair(NamedTuple):
     issuer: str = ""
     """The PEM certificate of the CA that signed it; "" for a CA's own."""
 
+    def __repr__(self) -> str:
+        """Without the key: a traceback or a log may show it, also within a Trust."""
+        validity = self.validity
+        return f"KeyPair(valid from {validity.not_before:%Y-%m-%d %H:%M} to {validity.not_after:%Y-%m-%d %H:%M})"
+
 
 class Trust(Struct, frozen=True):
     """The CAs in all roles, as the Secret holds them."""

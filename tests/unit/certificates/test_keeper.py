@@ -113,6 +113,7 @@ async def test_the_first_start_needs_nothing() -> None:
         await soon(lambda: replica.shown and sizes(cluster) == {1}, 1)
     assert replica.keeper.fault() == ""
     assert replica.shows(cluster)
+    assert replica.keeper.served and not replica.keeper.served.key, "the server alone keeps it"
     assert replica.keeper.expiries()["serving"] == (START + LIFETIMES.certificate).timestamp()
 
 

@@ -185,3 +185,10 @@ def test_the_bundle_stays_small(hours: list[int]) -> None:
         assert len(trust.bundle) <= 2
         assert trust.current is not None
         office.now += timedelta(hours=each)
+
+
+def test_no_text_shows_a_private_key(office: Office) -> None:
+    """Of a pair, or of what has one."""
+    pair = office.new()
+    assert pair.key not in f"{pair} {pair!r} {Trust(current=pair)!r} {[pair]}"
+    assert repr(pair) == "KeyPair(valid from 2025-12-31 23:00 to 2026-01-31 00:00)"
