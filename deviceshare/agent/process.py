@@ -123,6 +123,7 @@ class Agent:
                 background.run("memory-limits", self._limits.run)
             background.run("turn-reports", self._turn_reports.run)
             if self._pods_server:
+                background.on_stop(self._processes.close)  # what pods ask reads it
                 background.run("turns", self._turns.run)
                 await background.start(self._pods_server)
                 background.on_stop(self._turns.stop)

@@ -28,10 +28,12 @@ FRESH_SECONDS: Final = 1.0
 _WALKS: Final = 3
 """Through /proc, at most, to find out whether turns are over whose first process has ended."""
 _REST: Final = 3
-"""How much longer the search for a client's process pauses than it took."""
+"""A search for clients' processes is followed by a pause of this many times its own length."""
 
 _Sought = tuple[str, int, int]
 """A process as a client of turns names it: its pod's UID, its PID in the container's PID namespace, and its start."""
+_Found = dict[_Sought, TurnProcess]
+"""What a walk found of what was sought."""
 
 
 class _Stat(NamedTuple):
@@ -47,17 +49,33 @@ class _Stat(NamedTuple):
 
 
 class ProcessTable:
-    """Reads files, in threads where it reads many. Never raises for a process that has ended meanwhile."""
+    """Reads files, in threads where it reads many. Never raises for a process that has ended meanwhile.
+
+    Its tasks are its own, since callers share what they read: `close` ends them.
+    """
 
     def __init__(self, proc: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._proc = proc
         self._clock = clock
         self._pids: dict[str, int] = {}
         """Pod UID → one of its processes."""
-        self._walked = self._rested = float("-inf")
-        self._look_for_pods = SharedRead(self._walk_for_pods)
-        self._sought: list[_Sought] = []
-        self._found = SharedRead(self._search)
+        self._pods_seen = float("-inf")
+        """When the last walk for the processes of pods ended."""
+        self._look_for_pods = SharedRead(self._see_pods)
+        self._sought: set[_Sought] = set()
+        """For the next search, which has not begun."""
+        self._next_search: asyncio.Task[_Found] | None = None
+        self._last_search: asyncio.Task[_Found] | None = None
+        """The search that began last; it may have ended."""
+        self._pause_ends = float("-inf")
+
+    async def close(self) -> None:
+        """Cancels what is still being read. Nobody asks afterwards."""
+        await self._look_for_pods.close()
+        searches = [each for each in (self._next_search, self._last_search) if each]
+        for search in searches:
+            search.cancel()
+        await asyncio.gather(*searches, return_exceptions=True)
 
     @cached_property
     def boot_id(self) -> str:
@@ -101,12 +119,13 @@ class ProcessTable:
         await self._look_for_pods("pods' processes")
         return pod_uid in self._pids or not self._pids
 
-    async def _walk_for_pods(self, _: str) -> None:
-        if self._clock() - self._walked >= FRESH_SECONDS:
+    async def _see_pods(self, _: str) -> None:
+        """Walks, unless the last walk ended just now."""
+        if self._clock() - self._pods_seen >= FRESH_SECONDS:
             try:
                 self._pids = await asyncio.to_thread(self._find_pods)
             finally:
-                self._walked = self._clock()
+                self._pods_seen = self._clock()
 
     def _find_pods(self) -> dict[str, int]:
         """Without the agent's own pod, which it sees in any case."""
@@ -117,24 +136,32 @@ class ProcessTable:
     async def find(self, pod_uid: str, pid: int, started: int) -> TurnProcess | None:
         """The process that a container of the pod numbers like this; None where it isn't seen.
 
-        Clients decide how often they connect, and all do at once after an agent's restart: so one walk through /proc
-        serves all that wait for one, and walks have a part of a processor only.
+        Clients decide how often they connect, and all do at once after an agent's restart: so a walk through /proc
+        serves all who ask before it begins, also in the pause before it, and walks have a part of a processor only.
         """
         sought = pod_uid, pid, started
-        self._sought.append(sought)
+        self._sought.add(sought)
+        if self._next_search is None:
+            search = self._search(after=self._last_search)
+            self._next_search = asyncio.create_task(search, name="find processes of turns")
+        # Shielded: others wait for the same walk when one is cancelled.
+        return (await asyncio.shield(self._next_search)).get(sought)
+
+    async def _search(self, after: asyncio.Task[_Found] | None) -> _Found:
+        """One walk, when the search before it has ended and the pause is over: until then it may be joined."""
+        if after:
+            await asyncio.wait({after})
+        await asyncio.sleep(self._pause_ends - self._clock())
+        sought, self._sought = self._sought, set()
+        self._last_search, self._next_search = self._next_search, None
+        began = self._clock()
         try:
-            return (await self._found("processes of turns")).get(sought)
+            return await asyncio.to_thread(self._find, sought)
         finally:
-            self._sought.remove(sought)
+            ended = self._clock()
+            self._pause_ends = ended + _REST * (ended - began)
 
-    async def _search(self, _: str) -> dict[_Sought, TurnProcess]:
-        await asyncio.sleep(self._rested - time.monotonic())
-        began = time.monotonic()
-        found = await asyncio.to_thread(self._find, set(self._sought))
-        self._rested = time.monotonic() + _REST * (time.monotonic() - began)
-        return found
-
-    def _find(self, sought: set[_Sought]) -> dict[_Sought, TurnProcess]:
+    def _find(self, sought: set[_Sought]) -> _Found:
         if not self._read(1, "stat"):
             # Processes are hidden here (hidepid, SELinux), and one that is seen may be hidden when it changes its user:
             # that would look like its end.

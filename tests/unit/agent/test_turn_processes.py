@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 from deviceshare.agent import process_table
 from deviceshare.agent.process_table import ProcessTable
 from deviceshare.domain.turns.program_queue import TurnProcess
+from tests.unit.loops.virtual_time import in_virtual_time, now
 
 POD, OTHER = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
 FIRST = TurnProcess(500, 9000, POD)
@@ -212,3 +213,47 @@ async def test_all_that_connect_at_once_are_served_together(proc: FakeProc) -> N
 
     assert isinstance(results.pop(7), asyncio.CancelledError)
     assert {each.pid for each in results if isinstance(each, TurnProcess)} == {1000 + n for n in range(50) if n != 7}
+
+
+@pytest.fixture
+def walks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
+    """When each walk began, and how many processes it looks for, all of which it finds after a second."""
+    begun: list[tuple[float, int]] = []
+
+    async def walk(_: Callable[..., object], sought: Collection[tuple[str, int, int]] = ()) -> dict[object, object]:
+        begun.append((now(), len(sought)))
+        await asyncio.sleep(1)
+        return {each: TurnProcess(each[1], each[2], each[0]) for each in sought}
+
+    monkeypatch.setattr(asyncio, "to_thread", walk)
+    return begun
+
+
+@in_virtual_time
+async def test_a_walk_serves_all_who_ask_before_it_begins(tmp_path: Path, walks: list[tuple[float, int]]) -> None:
+    """Also in the pause before it, of three walks; who asks during a walk is served by the next."""
+    found = ProcessTable(tmp_path, now)
+
+    async def served(pid: int, asks: float) -> float:
+        await asyncio.sleep(asks)
+        assert await found.find(POD, pid, 9000) == TurnProcess(pid, 9000, POD)
+        return now()
+
+    asked = [0.0, 0.5, 2.0, 3.75, 4.5, 9.0, 30.0]
+    assert await asyncio.gather(*map(served, range(2, 9), asked)) == [1.0, 5.0, 5.0, 5.0, 9.0, 13.0, 31.0]
+    assert walks == [(0.0, 1), (4.0, 3), (8.0, 1), (12.0, 1), (30.0, 1)]
+
+
+@in_virtual_time
+async def test_a_table_that_is_closed_reads_no_more(tmp_path: Path, walks: list[tuple[float, int]]) -> None:
+    """Neither what is being read, nor what would be next."""
+    found = ProcessTable(tmp_path, now)
+    asking = [asyncio.create_task(found.find(POD, 7, 9000)), asyncio.create_task(found.may_run(POD))]
+    await asyncio.sleep(0.5)
+    asking += [asyncio.create_task(found.find(POD, 8, 9000)), asyncio.create_task(found.may_run(OTHER))]
+    await asyncio.sleep(0.25)
+    await found.close()
+    results = await asyncio.gather(*asking, return_exceptions=True)
+    assert [type(each) for each in results] == [asyncio.CancelledError] * 4
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert len(walks) == 2
