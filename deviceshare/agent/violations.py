@@ -143,11 +143,9 @@ class Violations:
         self._told = {each: at for each, at in self._told.items() if now - at < QUIET_SECONDS}
         wanted = set()
         for use in exceeding:
-            pod, streak, seen = (
-                pod_subject(use.pod, use.pod_uid),
-                self.overuses.streaks[use.key],
-                self.node.pods.get(use.pod),
-            )
+            pod = pod_subject(use.pod, use.pod_uid)
+            streak = self.overuses.streaks[use.key]
+            seen = self.node.pods.get(use.pod)
             if seen is None or seen.metadata.uid != use.pod_uid or seen.metadata.deletion_timestamp:
                 continue  # It is another pod, or there is nothing more to ask of it.
             if streak.readings >= READINGS and use.key not in self._told:

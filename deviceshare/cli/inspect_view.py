@@ -265,7 +265,7 @@ def troubles(picture: Picture) -> Iterator[tuple[str, str, str]]:
         for node in picture.nodes
         for device in node.devices
     ]
-    broken = [each for each in devices if not each[2].health.sound]
+    broken = [(where, node, device) for where, node, device in devices if not device.health.sound]
     for lost in picture.unreadable:
         yield f"{lost.kind} {lost.name}", f"can't be read: {lost.fault}", lost.cure
     for where, node, device in broken:

@@ -99,10 +99,11 @@ async def ask(api: Cluster, name: str, namespace: str = "") -> str:
         see = f"kubectl get pods -A -l app.kubernetes.io/name={contract.NAME}"
         silent = f"deviceshare has not answered within {OUTCOME_SECONDS:g} s. It will when it runs"
         raise click.ClickException(f"{silent}; see that with {see}, and the outcome with {outcome}")
-    if kept := [each for each in verdict.broken if any(replacement.same(each, now) for now in after[2].devices)]:
+    by, ledger, claim = after
+    if kept := [each for each in verdict.broken if any(replacement.same(each, now) for now in claim.devices)]:
         what = f"{'its share of ' if namespace else ''}{described(kept)}, as nothing could replace it"
         raise click.ClickException(f"{subject} keeps {what}; see why with {outcome}")
-    return _outcome(subject, *after, described(verdict.broken))
+    return _outcome(subject, by, ledger, claim, described(verdict.broken))
 
 
 def _outcome(subject: str, by: Group | Pod, ledger: NodeDevices, claim: Claim, broken: str) -> str:
