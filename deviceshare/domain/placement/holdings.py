@@ -3,7 +3,7 @@
 Repair recreates ledgers from them (loops/protocol/repair.py).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -30,9 +30,12 @@ class Holding(NamedTuple):
 
 
 def reconcile_holdings(
-    holdings: Iterable[Holding], present: Callable[[Device], Device]
+    evidence: Iterable[Holding], present: Callable[[Device], Device], claimed: Collection[Holding] = ()
 ) -> tuple[list[Holding], list[Holding]]:
     """Joins the holdings of each holder, earlier evidence first, and sets aside what would give a device two owners.
+
+    The `claimed` ones come first. They stay in the ledger: what contradicts one of them is set aside, also where that
+    one contradicts another.
 
     `present` says which device is meant (NodeDevices.present): a reboot may have changed the numbers since. Those with
     different UUIDs are two, also where it only knows the number that each had when it was claimed.
@@ -41,22 +44,24 @@ def reconcile_holdings(
     owners: dict[Identity, set[tuple[str, str]]] = {}
     """Who names the device, and by which UUID."""
     disputed = []
-    for holding in holdings:
+    for number, holding in enumerate((*claimed, *evidence)):
         meant = {
             (identity, device.uuid)
             for device in (*holding.claim.devices, *holding.claim.replaced)
             for identity in (present(device).identity, device.identity if device.uuid else present(device).identity)
         }
-        if any(
+        contradicts = any(
             owner != holding.owner and (uuid == name or not (uuid and name))
             for identity, uuid in meant
             for owner, name in owners.get(identity, ())
-        ):
+        )
+        if contradicts:
             disputed.append(holding)
-            continue
-        kept.setdefault(holding.holder.uid, []).append(holding)
-        for identity, uuid in meant:
-            owners.setdefault(identity, set()).add((holding.owner, uuid))
+        else:
+            kept.setdefault(holding.holder.uid, []).append(holding)
+        if number < len(claimed) or not contradicts:
+            for identity, uuid in meant:
+                owners.setdefault(identity, set()).add((holding.owner, uuid))
     return [_joined(mine, present) for mine in kept.values()], disputed
 
 
@@ -92,11 +97,11 @@ def _joined_shares(holdings: list[Holding], present: Callable[[Device], Device])
     return Holding(holder, ledger.share_claim_of(holder, stored_once(every.values()), newest.within))
 
 
-def all_holdings(claims: list[Holding], groups: Iterable[Group], pods: Iterable[Pod], node: str) -> list[Holding]:
-    """All evidence for the node. A group's status names no UUIDs, so it counts only where nothing else is evidence."""
-    named = [*claims, *of_pods(pods, node)]
-    known = {holding.holder.uid for holding in named}
-    return [*named, *(holding for holding in of_groups(groups, node) if holding.holder.uid not in known)]
+def beside_claims(claimed: list[Holding], groups: Iterable[Group], pods: Iterable[Pod], node: str) -> list[Holding]:
+    """All other evidence for the node. A group's status names no UUIDs: it counts only where nothing else is there."""
+    told = list(of_pods(pods, node))
+    known = {holding.holder.uid for holding in (*claimed, *told)}
+    return [*told, *(holding for holding in of_groups(groups, node) if holding.holder.uid not in known)]
 
 
 def of_groups(groups: Iterable[Group], node: str) -> Iterable[Holding]:

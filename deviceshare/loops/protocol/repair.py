@@ -102,9 +102,8 @@ def _held(seen: NodeDevices, found: Evidence, claims: Mapping[str, Claim]) -> tu
         if pod.lives_on(node) and (not pod.node or meta.hides("metadata.annotations")):
             raise Undecodable(f"pod {meta.key} may hold devices of node {node}, but can't be read ({meta.fault})")
     claimed = [holdings.of_claim(uid, claim) for uid, claim in claims.items()]
-    kept, disputed = holdings.reconcile_holdings(
-        holdings.all_holdings(claimed, found.groups, found.pods, node), seen.present
-    )
+    others = holdings.beside_claims(claimed, found.groups, found.pods, node)
+    kept, disputed = holdings.reconcile_holdings(others, seen.present, claimed)
     tokens = {group.uid: group.status.claim_token for group in found.groups if group.node == node}
     mark = new_mark()
     return {h.holder.uid: _marked(h.claim, mark, tokens.get(h.holder.uid, "")) for h in kept}, disputed
@@ -196,7 +195,7 @@ async def cover(
     if not evidence:
         return None
     claimed = [holdings.of_claim(each, claim) for each, claim in seen.claims.items()]
-    held, disputed = holdings.reconcile_holdings([*claimed, *evidence], seen.present)
+    held, disputed = holdings.reconcile_holdings(evidence, seen.present, claimed)
     others_have_it = any(each.holder.uid == uid for each in disputed)
     claim = ledger.claim_of(evidence[0].holder, ())
     if mine := [each for each in held if each.holder.uid == uid and not others_have_it and _has_room(each, seen)]:
@@ -214,8 +213,11 @@ def _has_room(holding: Holding, seen: NodeDevices) -> bool:
     there = identities((*seen.devices, *seen.kept_out))
     if seen.status.devices and not identities(map(seen.present, holding.claim.devices)) <= there:
         return False
+    group = seen.claims.get(holding.claim.within)
+    theirs = identities(seen.reserved(group)) if group else ()  # Elsewhere the group's shares are counted as any.
     for state in device_states(seen):
         mine = [share for share in holding.claim.shares if seen.present(share.device).identity == state.device.identity]
-        if used(mine, state.memory_mib) > state.room_within(holding.claim.within).free:
+        within = holding.claim.within if state.device.identity in theirs else ""
+        if used(mine, state.memory_mib) > state.room_within(within).free:
             return False
     return True

@@ -138,6 +138,17 @@ def test_evidence_that_contradicts_never_gives_a_device_two_owners(evidence: lis
         assert evidence[0] not in disputed
 
 
+@given(HOLDINGS, HOLDINGS)
+def test_evidence_against_any_claim_is_disputed_whether_or_not_that_is(
+    claimed: list[Holding], evidence: list[Holding]
+) -> None:
+    """The claim stays in the ledger until a person decides."""
+    _, disputed = reconcile_holdings(evidence, BY_NUMBER, claimed)
+    for each in evidence:
+        against = [claim for claim in claimed if reconcile_holdings([claim, each], BY_NUMBER)[1]]
+        assert not against or each in disputed
+
+
 def test_evidence_for_one_device_under_two_names_is_disputed() -> None:
     """`huawei.com/Ascend910` 0 and `huawei.com/Ascend310P` 0 are one device to a container."""
     one = holds(A, (Device("huawei.com/Ascend910", 0),))

@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from deviceshare.domain.objects.devices import as_json, devices_of
+from deviceshare.domain.objects.devices import Device, as_json, devices_of
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, claims_patch, new_ledger
 from deviceshare.domain.objects.shares import Share
+from deviceshare.domain.placement.device_states import device_states
+from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.protocol import repair
+from deviceshare.loops.protocol import bind, repair
 from deviceshare.loops.protocol.reserve import recount, reserve
 from tests.unit.domain.objects import GPU, INJECTED, a_group, gpus
+from tests.unit.domain.objects import a_share_pod as a_stranger
 from tests.unit.loops.model import Actor, ModelCluster
 
 
@@ -31,16 +34,17 @@ def a_cluster(unreadable: dict[str, Any] | None = None, /, **claims: Claim) -> M
     return cluster
 
 
-def a_pod(cluster: ModelCluster, group: str, device: int) -> None:
-    """Named as its group, it lives on n1 with this device."""
+def a_pod(cluster: ModelCluster, group: str, device: int, name: str = "") -> None:
+    """Named as its group unless told otherwise, it lives on n1 with this device."""
+    name = name or group
     written = {
         "deviceshare.io/group": group,
         "deviceshare.io/group-uid": f"uid-of-{group}",
-        "deviceshare.io/pod-uid": f"uid-of-pod-{group}",
+        "deviceshare.io/pod-uid": f"uid-of-pod-{name}",
         "deviceshare.io/selected-devices": json.dumps({GPU: str(device)}),
     }
     labels = {"deviceshare.io/group": group}
-    meta = {"name": group, "uid": f"uid-of-pod-{group}", "labels": labels, "annotations": written}
+    meta = {"name": name, "uid": f"uid-of-pod-{name}", "labels": labels, "annotations": written}
     cluster.put(PODS, {"metadata": meta, "spec": {"nodeName": "n1", "containers": [{"env": INJECTED}]}}, "ns")
 
 
@@ -117,10 +121,7 @@ def test_pods_of_others_have_no_part_in_a_holders_claim() -> None:
 
 def test_a_bound_group_without_pods_gets_the_token_that_it_names() -> None:
     cluster = a_cluster()
-    status = {"nodeName": "n1", "claimToken": "its own", "selectedDevices": {GPU: "0"}}
-    meta = {"name": "team", "uid": "uid-of-team"}
-    cluster.put(GROUPS, {"metadata": meta, "spec": {"resources": {GPU: 1}}, "status": status})
-    claim = covered(cluster, "uid-of-team", group=cluster.read(GROUPS, "team"))
+    claim = covered(cluster, "uid-of-team", group=a_bound_group(cluster, 0))
     assert claim is not None
     assert (claim.devices, claim.token) == (list(gpus(0)), "its own")
 
@@ -138,6 +139,87 @@ def test_a_share_is_measured_on_its_own_device_alone() -> None:
     cluster = a_cluster(t=Claim(pod="ns/t", shares=[Share("main", GPU, 1, percent=50)]))
     a_share_pod(cluster, Share("main", GPU, 0, percent=60))
     assert covered(cluster, "uid-of-s") is not None
+
+
+def a_bound_group(cluster: ModelCluster, device: int) -> Any:
+    """The group `team`, whose status says that it has this device of n1."""
+    status = {"nodeName": "n1", "claimToken": "its own", "selectedDevices": {GPU: str(device)}}
+    meta = {"name": "team", "uid": "uid-of-team"}
+    cluster.put(GROUPS, {"metadata": meta, "spec": {"resources": {GPU: 1}}, "status": status})
+    return cluster.read(GROUPS, "team")
+
+
+def claimed_twice(cluster: ModelCluster) -> list[Device]:
+    return [state.device for state in device_states(ledger(cluster)) if state.claimed_twice]
+
+
+A_DISPUTE = {"a": Claim("a", list(gpus(0))), "b": Claim("b", list(gpus(0, 1)))}
+"""Whichever is taken for wrong, device 1 is in a claim."""
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_a_claim_that_contradicts_another_holds_its_devices_all_the_same(names: str) -> None:
+    """A pod's and a group's evidence for one of them gives that no second owner, nor a third."""
+    of_pod, of_group = (a_cluster(**{name: A_DISPUTE[name] for name in names}) for _ in range(2))
+    a_pod(of_pod, "team", 1)
+    assert covered(of_pod, "uid-of-team") is None
+    claim = covered(of_group, "uid-of-team", group=a_bound_group(of_group, 1))
+    assert claim is not None
+    assert claim.devices == []
+    assert claimed_twice(of_pod) == claimed_twice(of_group) == [*gpus(0)]
+
+
+def test_a_group_one_of_whose_pods_has_what_others_have_is_left_to_a_person() -> None:
+    """What its other pod has isn't claimed for both."""
+    cluster = a_cluster(other=Claim("other", list(gpus(1))))
+    for name, device in (("a", 0), ("b", 1)):
+        a_pod(cluster, "team", device, name)
+    assert covered(cluster, "uid-of-team") is None
+    assert ledger(cluster).claims.keys() == {"uid-of-other"}
+
+
+def test_a_claim_that_can_be_read_holds_its_devices_though_it_contradicts_another() -> None:
+    """One that can't be read isn't written again with one of them."""
+    cluster = a_cluster({**PRUNED, "devices": []}, **A_DISPUTE)
+    a_pod(cluster, "team", 1)
+    restored(cluster)
+    assert ledger(cluster).hidden_claims == {"uid-of-team"}
+
+
+@pytest.mark.parametrize("alive", [False, True])
+def test_a_group_whose_device_a_stranger_shares_by_now_does_not_get_it_back(alive: bool) -> None:
+    """Somebody deleted its claim by hand; beside what was a share within it, another pod got a part by its bind."""
+    part = Claim(pod="ns/inside", shares=[Share("main", GPU, 1, percent=40)], within="uid-of-team")
+    cluster = a_cluster(other=Claim("other", list(gpus(0))), inside=part)
+    stranger = a_stranger("s", percent=40)
+    request = request_of(stranger, None)
+    assert request is not None
+    claim = bind.wanted_share(request).choose(ledger(cluster))
+    assert isinstance(claim, Claim)
+    assert claim.devices == list(gpus(1))
+    cluster.edit(NODE_DEVICES, "n1", claims_patch(ledger(cluster), {stranger.metadata.uid: claim}))
+    group = a_bound_group(cluster, 1)
+    if alive:
+        a_pod(cluster, "team", 1)
+    written = covered(cluster, "uid-of-team", group=group)
+    assert (written.devices if written else None) == (None if alive else [])
+    assert claimed_twice(cluster) == []
+
+
+def test_a_share_within_a_group_that_lost_its_claim_has_only_what_the_others_leave() -> None:
+    """Without that claim all shares of the device are counted as one."""
+    part = Claim(pod="ns/inside", shares=[Share("main", GPU, 1, percent=60)], within="uid-of-team")
+    for size, fits in ((60, False), (40, True)):
+        cluster = a_cluster(inside=part)
+        a_share_pod(cluster, Share("main", GPU, 1, percent=size), "team")
+        assert (covered(cluster, "uid-of-s") is not None) is fits
+
+
+def test_a_share_of_a_device_that_its_group_does_not_have_is_counted_beside_all_others() -> None:
+    others = Claim(pod="ns/other", shares=[Share("main", GPU, 1, percent=60)], within="uid-of-team")
+    cluster = a_cluster(team=Claim("team", list(gpus(0))), other=others)
+    a_share_pod(cluster, Share("main", GPU, 1, percent=60), "team")
+    assert covered(cluster, "uid-of-s") is None
 
 
 def readopted(cluster: ModelCluster) -> tuple[str, dict[str, Claim]]:

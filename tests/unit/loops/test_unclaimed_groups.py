@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from deviceshare.domain.placement.device_states import device_states
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from tests.unit.loops.live import World, a_bound_group, led_world, soon
@@ -50,6 +51,28 @@ async def test_a_group_whose_claim_was_deleted_gets_it_again() -> None:
         world.pod("b", "team")
         await world.bind("b", "n1")
         assert bound(world)
+
+
+@in_virtual_time
+async def test_a_group_whose_device_a_stranger_shares_by_now_does_not_get_it_again() -> None:
+    """Its claim was deleted while nobody led, when a pod of it had a share within it."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        world.group("team", 1)
+        world.share("inside", 40, group="team")
+        await world.bind("inside", "n1")
+        await soon(lambda: bound(world))
+        await asyncio.sleep(1)
+    delete_claim(world)
+    world.share("stranger", 40)
+    await world.bind("stranger", "n1")
+    [one, other] = [set(claim.devices) for claim in world.ledger("n1").claims.values()]
+    assert one == other
+    successor = world.successor()
+    async with successor.leading():
+        await asyncio.sleep(NEVER)
+        assert not [state for state in device_states(successor.ledger("n1")) if state.claimed_twice]
+        assert successor.holders("n1").get("team", "") == ""
 
 
 @in_virtual_time
