@@ -15,12 +15,12 @@ import structlog
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import parts_text
-from deviceshare.domain.objects.devices import described
+from deviceshare.domain.objects.devices import Device, described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, claims_patch
 from deviceshare.domain.objects.nodes import rebooted
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.shares import current
+from deviceshare.domain.objects.shares import Share, current
 from deviceshare.domain.placement.replacement import awaits, by_cdi, pod_changes, still_held
 from deviceshare.domain.placement.resizing import counts_shares, judge
 from deviceshare.loops.kinds import NODE_DEVICES, PODS, RESOURCE_QUOTAS, find, subject_of
@@ -192,8 +192,10 @@ class Rebinder:
 
     def _report_update(self, before: Pod, pod: Pod, claim: Claim) -> None:
         """Logs and notes what a pod was told of the claim, unless it has the same devices in another notation."""
-        if claim.pod and {each.device for each in before.shares} == {each.device for each in pod.shares}:
-            has = parts_text(current(pod.shares))
+        had, has = current(before.shares), parts_text(current(pod.shares))
+        if claim.pod and had == current(pod.shares):
+            return
+        if claim.pod and _places(had) == _places(current(pod.shares)):
             log.info("Resized share", pod=pod.metadata.key, node=pod.node, devices=has)
             self._context.recorder.note(subject_of(pod), "Resized", f"its share is now {has}")
             return
@@ -201,7 +203,7 @@ class Rebinder:
         if not former:
             return
         meta, whose = pod.metadata, "it" if claim.pod else "its group"
-        now = parts_text(current(pod.shares)) if claim.pod else described(pod.devices)
+        now = has if claim.pod else described(pod.devices)
         log.info("Updated pod with replaced devices", pod=meta.key, devices=now, sealed=pod.sealed)
         if pod.sealed:
             why = "its containers keep that, also when they restart, since devices are injected by CDI"
@@ -211,6 +213,11 @@ class Rebinder:
             message = f"its containers see {now} when they restart, and may hold {described(former)} until then"
             message = f"{message}: restart them, or delete the pod"
         self._context.recorder.warn(subject_of(pod), "DevicesReplaced", message)
+
+
+def _places(shares: Iterable[Share]) -> set[tuple[str, Device]]:
+    """What a resize leaves as it is, and a rebind doesn't."""
+    return {(share.container, share.device) for share in shares}
 
 
 def _rebound(answer: Answer) -> str:

@@ -10,6 +10,7 @@ from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.shares import (
     DEVICE_INDEX,
+    GPU_PERCENT,
     MEMORY_LIMIT,
     Share,
     container_annotation,
@@ -21,7 +22,7 @@ from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.rebinder import AGAIN_SECONDS
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
-from tests.unit.domain.objects import GPU, free_on
+from tests.unit.domain.objects import GPU, a_sharing_container, free_on
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now
 
@@ -113,6 +114,24 @@ async def test_a_part_of_a_broken_device_moves_and_its_pod_is_told() -> None:
         assert rooms == {0: 40, 1: 10, 2: 40, 3: 30}, "the former part stays counted, and nothing more"
         world.end("p")
         await soon(lambda: [device.index for device in free_on(world.ledger("n1"))] == [0, 2])
+
+
+@in_virtual_time
+async def test_a_part_that_moves_to_a_device_of_which_its_pod_has_another_is_no_resize() -> None:
+    """Nor does the pod name any device that it didn't name before."""
+    async with led_world() as world:
+        await a_node_with(world, q=60, r=90, s=80)
+        containers = [a_sharing_container("a", {GPU_PERCENT: 40}), a_sharing_container("b", {GPU_PERCENT: 35})]
+        meta = {"name": "p", "labels": {contract.GROUP: ""}}
+        world.cluster.put(PODS, {"metadata": meta, "spec": {"containers": containers}}, "ns")
+        await world.bind("p", "n1")
+        assert places(claim(world, "p").shares) == [(0, False), (2, False)]
+        report(world, 0)
+        ask(world, "p")
+        await soon(lambda: places(world.read_pod("p").shares) == [(0, True), (2, False), (2, False)])
+        assert {"Rebound", "DevicesReplaced"} <= set(world.recorder.reasons("p"))
+        assert "Resized" not in world.recorder.reasons("p")
+        assert "nvidia.com/gpu 0 until then" in message(world, "DevicesReplaced")
 
 
 def states(world: World) -> Any:
