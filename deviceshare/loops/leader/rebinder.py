@@ -36,6 +36,8 @@ GATHER_SECONDS: Final = 0.1
 """Between a change of a pod and the work on its group's claim: pods change in bursts."""
 REFUSED_SECONDS: Final = 20.0
 """Before the update of a pod that refused it is retried."""
+UNREADABLE_SECONDS: Final = 30.0
+"""Before a claim is looked at again whose ledger can't be read, of whose pod was said that it waits."""
 AGAIN_SECONDS: Final = 5.0
 """Between two answers for one pod. Who can change a pod of theirs could have the ledger written without an end."""
 QUOTA: Final = (
@@ -65,8 +67,11 @@ class Rebinder:
         """Enqueues those claims of a changed ledger that are or were to be changed: room may have come, or a report."""
         new = change.new
         for uid, claim in change.old.claims.items() if change.old else ():
-            if not new or uid not in new.claims:
-                self._forget(ClaimKey(change.key, uid, claim.holder_name))
+            key = ClaimKey(change.key, uid, claim.holder_name)
+            if new and new.metadata.unreadable:
+                self._look_later(key)
+            elif not new or uid not in new.claims:
+                self._forget(key)
         if new:
             self._enqueue(new, new.claims)
 
@@ -94,12 +99,21 @@ class Rebinder:
         self._unchanged_since.forget(key)
         self._said.pop(key.uid, None)
 
+    def _look_later(self, key: ClaimKey) -> None:
+        """Forgets nothing that was said, since the claim may only be hidden: whether it is gone is seen then."""
+        self._unchanged_since.forget(key)
+        if key.uid in self._said:
+            self.queue.add(key, UNREADABLE_SECONDS)
+
     # What is done.
 
     async def _reconcile(self, key: ClaimKey) -> None:
         fleet, ledger = self._context.fleet, self._context.fleet.ledger(key.node)
         claim = ledger.claims.get(key.uid) if ledger else None
-        if ledger is None or claim is None or ledger.metadata.unreadable:
+        if ledger and ledger.metadata.unreadable:
+            self._look_later(key)
+            return
+        if ledger is None or claim is None:
             self._forget(key)
             return
         since, holder = self._unchanged_since(key, claim), self._context.holder(key.uid, claim)

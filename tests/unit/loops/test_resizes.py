@@ -5,12 +5,14 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import BY_AGENT, Hardware, LimitReport, Part
 from deviceshare.domain.objects.shares import MEMORY_LIMIT, container_annotation, current
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.loops.kinds import NODE_DEVICES, PODS, RESOURCE_QUOTAS
+from deviceshare.loops.leader.rebinder import UNREADABLE_SECONDS
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -96,6 +98,23 @@ async def test_a_larger_share_waits_for_room_and_says_so_once() -> None:
         assert size(world, "p") == "20%"
         world.end("q")
         await soon(lambda: size(world, "p") == told(world, "p") == "80%", 60)
+
+
+@pytest.mark.parametrize(("part", "field"), [("status", "hardware"), ("spec", "claims")])
+@in_virtual_time
+async def test_what_is_waited_for_is_not_said_again_once_a_ledger_can_be_read_again(part: str, field: str) -> None:
+    """Nothing has changed for the pod; another request has another answer."""
+    async with led_world() as world:
+        await a_node_with(world, p=20, q=30)
+        ask(world, "p", "main=80%")
+        await soon(lambda: messages(world, "ResizeWaits"))
+        as_it_was = world.cluster.objects[NODE_DEVICES.plural]["n1"][part][field]
+        for value in (7, as_it_was):
+            world.cluster.edit(NODE_DEVICES, "n1", {part: {field: value}})
+            await asyncio.sleep(UNREADABLE_SECONDS * 2)
+        assert len(messages(world, "ResizeWaits")) == 1
+        ask(world, "p", "main=90%")
+        await soon(lambda: len(messages(world, "ResizeWaits")) == 2)
 
 
 @in_virtual_time
