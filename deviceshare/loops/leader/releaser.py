@@ -162,7 +162,7 @@ class Releaser:
             return
         if claim.releasing:
             self._marked_since(key, claim.releasing)
-        cause = await self._cause(key, group, ledger, claim) if group else None
+        cause = await self._cause(key, group, claim) if group else None
         if cause or await self._unneeded(key, claim):
             await self._release(key, ledger, claim, group, cause)
 
@@ -271,7 +271,7 @@ class Releaser:
 
     # The causes.
 
-    async def _cause(self, key: ClaimKey, group: Group, ledger: NodeDevices, claim: Claim) -> Cause | None:
+    async def _cause(self, key: ClaimKey, group: Group, claim: Claim) -> Cause | None:
         if (rest := self._stayed.until(key) - self._context.clock()) > 0:
             self.queue.add(key, rest)
             return None
@@ -283,7 +283,8 @@ class Releaser:
             return _left("no devices", f"left node {group.node}, where others have the devices that it had")
         if gone := await self._on_lost_node(key, group) or self._on_cordoned_node(key, group):
             return gone
-        if not self._context.fleet.pods(group.uid) and (taken := taken_by_others(ledger, group.uid)):
+        now = self._context.fleet.ledger(key.node)  # It may have changed while the node was read.
+        if now and not self._context.fleet.pods(group.uid) and (taken := taken_by_others(now, group.uid)):
             by_scheduler = f"kube-scheduler gave {taken} to others before any pod of it had it"
             return _left("not held", f"left node {group.node}, where {by_scheduler}")
         return self._idle(key, group)

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Hardware, Part
-from deviceshare.loops.kinds import GROUPS, HOLDS, NODE_DEVICES, PODS
+from deviceshare.domain.objects.nodes import OUT_OF_SERVICE
+from deviceshare.loops.kinds import GROUPS, HOLDS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Kind, Unavailable
 from deviceshare.loops.protocol.bind import Refused
 from tests.unit.domain.dra_objects import card
@@ -130,6 +131,47 @@ async def test_a_group_whose_devices_strangers_got_first_leaves_the_node() -> No
             await world.bind("a", NODE)
             assert taken not in world.holders(NODE)["team"].split(",")
             assert doubly_used(world.cluster) == []
+
+
+@in_virtual_time
+async def test_a_group_whose_devices_came_back_while_its_node_was_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its mirror said that the node was lost; by the ledger as it is then nobody else has them."""
+    world = a_publishing_node(holds=True)
+    async with world.leading():
+        await soon(lambda: world.open(NODE))
+        world.group("team", 2, nodeLossPolicy="Move")
+        world.pod("a", "team")
+        with pytest.raises(Refused, match="has not allocated"):
+            await world.bind("a", NODE)
+        [taken, _] = world.holders(NODE)["team"].split(",")
+        nodes = world.cluster.mirrors[NODES.plural]
+        nodes.deaf = True
+        world.cluster.edit(NODES, NODE, {"spec": {"taints": [{"key": OUT_OF_SERVICE}]}})
+        nodes.set(NODE, world.cluster.read(NODES, NODE))
+        world.cluster.edit(NODES, NODE, {"spec": {"taints": None}})
+        await asyncio.sleep(5)
+        read, back, holders = world.cluster.get, list[str](), set[str]()
+        world.context.ledgers.subscribe(lambda _: holders.add(world.holders(NODE)["team"]))
+
+        async def reading(kind: Kind[Any], name: str, namespace: str = "") -> Any:
+            seen = world.context.ledgers.get(NODE)
+            found = await read(kind, name, namespace)
+            if kind is NODES and seen and seen.status.published.claims:
+                world.cluster.remove(HOLDS, "s", "strangers")
+                world.cluster.mirrors[HOLDS.plural].set("strangers/s", None)
+                world.cluster.edit(NODE_DEVICES, NODE, {"status": {"published": {"claims": None}}})
+                world.context.ledgers.put(world.ledger(NODE))
+                back.append(name)
+            return found
+
+        monkeypatch.setattr(world.cluster, "get", reading)
+        status = {"allocation": {"devices": {"results": [result(f"gpu-{taken}")]}}}
+        world.cluster.put(HOLDS, {"metadata": {"name": "s"}, "status": status}, "strangers")
+        await soon(lambda: (seen := world.context.ledgers.get(NODE)) and seen.status.published.claims)
+        world.cluster.edit(GROUPS, "team", {"metadata": {"labels": {"looked": "at"}}})
+        await soon(lambda: back)
+        await asyncio.sleep(30)
+        assert holders == {world.holders(NODE)["team"]}, "nor is its claim marked"
 
 
 def result(device: str) -> dict[str, str]:
