@@ -7,11 +7,12 @@ import pytest
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
+from deviceshare.domain.objects.devices import as_json
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus
-from deviceshare.loops.kinds import GROUPS, NODES, PODS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Unavailable
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
-from tests.unit.domain.objects import GPU
+from tests.unit.domain.objects import GPU, gpus
 from tests.unit.loops.live import World, a_bound_group, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time
 
@@ -326,6 +327,44 @@ async def test_contradicting_pods_of_a_wiped_group_are_told_not_guessed() -> Non
         assert world.read_group("team").node == ""
         world.end("b")
         await soon(lambda: world.read_group("team").node == "n1", 5)
+
+
+@in_virtual_time
+async def test_a_claim_that_changes_is_told_in_its_groups_status() -> None:
+    """Nothing else of its node does."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        await asyncio.sleep(5)
+        claim = {"devices": as_json(gpus(0, 3))}
+        world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {world.read_group("team").uid: claim}}})
+        await soon(lambda: world.read_group("team").status.selected_devices == {GPU: "0,3"})
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@in_virtual_time
+async def test_a_bound_group_that_pods_wait_for_is_looked_at_when_another_claims(
+    monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """Devices that aren't the group's: a share within it needs room in the ledger. Without a waiting pod it isn't."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        if waits:
+            world.share("w", 40, group="team", refused=True)
+        await asyncio.sleep(5)
+        looked, desired = list[str](), group_status.desired_status
+
+        def looking(group: Group, *given: Any, **named: Any) -> GroupStatus:
+            looked.append(group.name)
+            return desired(group, *given, **named)
+
+        monkeypatch.setattr(group_status, "desired_status", looking)
+        world.cluster.fail = lambda verb, plural, _: (
+            Unavailable("no pod is woken") if (verb, plural) == ("patch", PODS.plural) else None
+        )
+        world.share("other", 40)
+        await world.bind("other", "n1")
+        await asyncio.sleep(5)
+        assert ("team" in looked) is waits
 
 
 @in_virtual_time
