@@ -52,7 +52,7 @@ def awaits(asked: Group | Pod, ledger: NodeDevices, claim: Claim) -> bool:
 
 
 def broken(ledger: NodeDevices, states: Iterable[DeviceState], claim: Claim) -> Devices:
-    """The claim's devices that the group can't count on, as the claim names them."""
+    """The claim's devices that its holder can't count on, as the claim names them."""
     dependable = identities(state.device for state in states if state.dependable)
     return tuple(sorted(each for each in claim.devices if ledger.present(each).identity not in dependable))
 

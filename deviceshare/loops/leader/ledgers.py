@@ -86,7 +86,7 @@ class Ledgers:
         self._allocated_twice: dict[str, set[str]] = {}
         self._claimed_twice: dict[str, set[Holder]] = {}
         self._uncovered: dict[str, set[str]] = {}
-        """The UIDs of pods."""
+        """The UIDs of pods that were reported, by node: they use devices for which they have no claim there."""
 
     async def close(self) -> None:
         """Ends the reads under way."""

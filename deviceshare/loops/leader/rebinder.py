@@ -47,7 +47,7 @@ QUOTA: Final = (
 
 
 class Rebinder:
-    """Keyed by claim."""
+    """Replaces devices in claims, and resizes shares. Keyed by claim."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context

@@ -43,10 +43,11 @@ class Cause(NamedTuple):
     status: Callable[[Group], Mapping[str, Any]] = lambda _: {}
     """Fields of its status that say why it left."""
     name: str = ""
-    """In the table of loops/leader/releaser.py."""
+    """For logs."""
     event: str = ""
-    """The reason of the Event that is recorded once it has left, or ""."""
+    """The reason of the Event that is to be recorded once it has left, or ""."""
     text: str = ""
+    """What that Event says."""
 
 
 async def release(
