@@ -43,7 +43,7 @@ class Cause(NamedTuple):
     status: Callable[[Group], Mapping[str, Any]] = lambda _: {}
     """Fields of its status that say why it left."""
     name: str = ""
-    """For logs."""
+    """Which it is, for who began the release."""
     event: str = ""
     """The reason of the Event that is to be recorded once it has left, or ""."""
     text: str = ""
