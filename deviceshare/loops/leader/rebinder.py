@@ -206,10 +206,9 @@ class Rebinder:
 
     def _report_update(self, before: Pod, pod: Pod, claim: Claim) -> None:
         """Logs and notes what a pod was told of the claim, unless it has the same devices in another notation."""
-        had, has = current(before.shares), parts_text(current(pod.shares))
-        if claim.pod and had == current(pod.shares):
-            return
-        if claim.pod and _places(had) == _places(current(pod.shares)):
+        had, now = current(before.shares), current(pod.shares)
+        has = parts_text(now) if claim.pod else described(pod.devices)
+        if claim.pod and had != now and _places(had) == _places(now):
             log.info("Resized share", pod=pod.metadata.key, node=pod.node, devices=has)
             self._context.recorder.note(subject_of(pod), "Resized", f"its share is now {has}")
             return
@@ -217,14 +216,13 @@ class Rebinder:
         if not former:
             return
         meta, whose = pod.metadata, "it" if claim.pod else "its group"
-        now = has if claim.pod else described(pod.devices)
-        log.info("Updated pod with replaced devices", pod=meta.key, devices=now, sealed=pod.sealed)
+        log.info("Updated pod with replaced devices", pod=meta.key, devices=has, sealed=pod.sealed)
         if pod.sealed:
             why = "its containers keep that, also when they restart, since devices are injected by CDI"
             cure = f"recreate the pod (kubectl delete pod -n {meta.namespace} {meta.name})"
             message = f"{whose} no longer holds {described(former)}; {why}: {cure}"
         else:
-            message = f"its containers see {now} when they restart, and may hold {described(former)} until then"
+            message = f"its containers see {has} when they restart, and may hold {described(former)} until then"
             message = f"{message}: restart them, or delete the pod"
         self._context.recorder.warn(subject_of(pod), "DevicesReplaced", message)
 

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects.devices import as_json
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.shares import (
@@ -132,6 +133,21 @@ async def test_a_part_that_moves_to_a_device_of_which_its_pod_has_another_is_no_
         assert {"Rebound", "DevicesReplaced"} <= set(world.recorder.reasons("p"))
         assert "Resized" not in world.recorder.reasons("p")
         assert "nvidia.com/gpu 0 until then" in message(world, "DevicesReplaced")
+
+
+@in_virtual_time
+async def test_a_former_part_that_somebody_took_from_a_pods_annotation_is_told_again() -> None:
+    """As one that was replaced: its size is what it was."""
+    async with led_world() as world:
+        await a_node_with(world, p=60)
+        report(world, 0)
+        ask(world, "p")
+        await soon(lambda: places(world.read_pod("p").shares) == [(0, True), (1, False)])
+        shares = msgspec.json.encode(as_json(current(world.read_pod("p").shares))).decode()
+        world.cluster.edit(PODS, "p", {"metadata": {"annotations": {contract.SHARES: shares}}}, "ns")
+        await soon(lambda: world.recorder.reasons("p").count("DevicesReplaced") == 2)
+        assert places(world.read_pod("p").shares) == [(0, True), (1, False)]
+        assert "Resized" not in world.recorder.reasons("p")
 
 
 def states(world: World) -> Any:
