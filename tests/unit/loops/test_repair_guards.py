@@ -194,7 +194,7 @@ def test_a_group_whose_device_a_stranger_shares_by_now_does_not_get_it_back(aliv
     stranger = a_stranger("s", percent=40)
     request = request_of(stranger, None)
     assert request is not None
-    claim = bind.wanted_share(request).choose(ledger(cluster))
+    claim = bind.wanted_share(request).choose(ledger(cluster), ())
     assert isinstance(claim, Claim)
     assert claim.devices == list(gpus(1))
     cluster.edit(NODE_DEVICES, "n1", claims_patch(ledger(cluster), {stranger.metadata.uid: claim}))
