@@ -425,8 +425,7 @@ class Fleet:
         return [name for name, preference in preferences.items() if preference == most]
 
     def _reshape(self, name: str) -> None:
-        node, seen = self._nodes.get(name), self._evaluated.get(name)
-        ledger, known = (seen.ledger, seen) if seen else (None, _NOTHING)
+        node, ledger, known = self._nodes.get(name), self.ledger(name), self._evaluated.get(name, _NOTHING)
         if node is None and ledger is None:
             self.situations.put(name, None, None)
             return
