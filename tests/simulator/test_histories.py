@@ -13,7 +13,7 @@ from tests.simulator.history import run
 from tests.simulator.machines import SimulatedMachine
 
 ROOT: Final = Path(__file__).parents[2]
-EXAMPLES: Final = ((20261277, "cordons"), (74, "cordons"))
+EXAMPLES: Final = ((20261277, "cordons"), (74, "cordons"), (5013, ""))
 """Seeds of histories that went wrong once, and the events that didn't happen in them."""
 
 

@@ -83,7 +83,11 @@ class Preemptor:
         fleet, now, uid = self._context.fleet, self._context.clock(), pod.metadata.uid
         group = self._context.groups.get(pod.group) if pod.group else None
         request = request_of(pod, group)
-        if request is None or pod_obstacle(pod, group, fleet.namespaces) or self._spared.until(uid) > now:
+        if request is None or pod_obstacle(pod, group, fleet.namespaces):
+            if pod.nominated_node:  # It doesn't wait for room any more: its group is being deleted, or so.
+                await self._nominate(pod, "")
+            return
+        if self._spared.until(uid) > now:
             return
         if fits_somewhere(fleet, pod, request):
             return

@@ -5,7 +5,7 @@ from typing import Any
 
 from deviceshare.domain import contract
 from deviceshare.domain.placement.join_obstacles import NOMINATED, request_of
-from deviceshare.loops.kinds import NODE_DEVICES, PODS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.context import ClaimKey
 from deviceshare.loops.leader.preemptor import NOMINATED_SECONDS
 from deviceshare.loops.ports import Unavailable
@@ -144,3 +144,16 @@ async def test_a_group_that_is_wanted_meanwhile_stays() -> None:
         world.pod("b", "team")  # which no mirror shows for a moment
         await asyncio.sleep(60)
         assert world.holders("n1") == {"team": "0,1"} and world.read_group("team").node == "n1"
+
+
+@in_virtual_time
+async def test_a_node_is_not_kept_for_a_pod_that_waits_for_no_room_any_more() -> None:
+    """Its group is being deleted, so that it will never get there."""
+    async with led_world(1) as world:
+        [name] = await full(world, 0)
+        world.group("urgent", 1, mutated=True)
+        world.pod("first", "urgent", refused=True, **URGENT)
+        await soon(lambda: leaving(world, name) == {name}, 5)
+        assert world.read_pod("first").nominated_node == "n1"
+        world.cluster.edit(GROUPS, "urgent", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+        await soon(lambda: not world.read_pod("first").nominated_node, 30)
