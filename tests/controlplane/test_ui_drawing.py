@@ -158,7 +158,7 @@ def test_axe_finds_nothing(open_page: Open, scheme: str, width: int) -> None:
 
 
 def test_turns_are_told_with_their_group_or_their_node(open_page: Open) -> None:
-    """Who has it and who waits, with marks on what is lost, deleted or outdated."""
+    """The turn's holder and the waiting programs, with marks on what is lost, deleted or outdated."""
     now, long_ago = datetime.now(UTC), "2026-01-01T00:00:00Z"
     fresh, then = (timestamp(now - timedelta(minutes=minutes)) for minutes in (1, 14))
     waiting = [{"pod": "ns/b", "since": then, "priority": 10}, {"pod": "ns/c", "gone": True, "since": "no time"}]

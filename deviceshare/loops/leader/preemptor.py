@@ -23,6 +23,7 @@ from deviceshare.loops.kinds import annotate, subject_of
 from deviceshare.loops.leader.context import ALL, ClaimKey, ControllerContext, UnchangedSince, in_pauses
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.ports import Conflict, NotFound, ObjectChange, Unavailable
+from deviceshare.loops.protocol.holders import REFUSALS
 from deviceshare.loops.queue import Backoff
 
 log = structlog.get_logger(__name__)
@@ -83,11 +84,11 @@ class Preemptor:
         fleet, now, uid = self._context.fleet, self._context.clock(), pod.metadata.uid
         group = self._context.groups.get(pod.group) if pod.group else None
         request = request_of(pod, group)
+        if self._spared.until(uid) > now:
+            return
         if request is None or pod_obstacle(pod, group, fleet.namespaces):
             if pod.nominated_node:  # It doesn't wait for room any more: its group is being deleted, or so.
                 await self._nominate(pod, "")
-            return
-        if self._spared.until(uid) > now:
             return
         if fits_somewhere(fleet, pod, request):
             return
@@ -130,6 +131,10 @@ class Preemptor:
             written = await annotate(self._context.cluster, pod, {contract.NOMINATED_NODE: node or None})
         except Conflict:
             return False  # It was written meanwhile, and is looked at as it is then.
+        except REFUSALS as refusal:  # A stranger's pod may refuse any write; others' turns come nevertheless.
+            self._spared.fail(pod.metadata.uid)
+            self._context.report_unwritable(pod, refusal)
+            return False
         if written is not None:
             self._context.pods.put(written)
         return written is not None

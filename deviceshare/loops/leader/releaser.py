@@ -44,7 +44,7 @@ from deviceshare.loops.leader.context import ClaimKey, ControllerContext, Unchan
 from deviceshare.loops.ports import NotFound, ObjectChange
 from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.bind import BIND_SECONDS
-from deviceshare.loops.protocol.release import Cause, Outcome, end_hold, release
+from deviceshare.loops.protocol.release import Cause, Keeps, Outcome, end_hold, never_keeps, release
 from deviceshare.loops.queue import Backoff, Later
 
 log = structlog.get_logger(__name__)
@@ -422,11 +422,10 @@ def _claims(ledger: NodeDevices | None) -> dict[ClaimKey, Claim]:
     )
 
 
-def _left(name: str, text: str, event: str = "LeftNode", **more: Any) -> Cause:
+def _left(name: str, text: str, event: str = "LeftNode", keeps: Keeps = never_keeps) -> Cause:
     """A cause that the group's condition names, too."""
     reason = Reason(ReasonKind.RELEASED, text)
-    cause = Cause(name=name, event=event, text=text, **more)
-    return cause._replace(status=lambda group: unbound_for(group, reason, timestamps.now()))
+    return Cause(keeps, lambda group: unbound_for(group, reason, timestamps.now()), name, event, text)
 
 
 def _used(group: Group, pods: Iterable[Pod]) -> bool:

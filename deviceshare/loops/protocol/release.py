@@ -35,10 +35,18 @@ class Outcome(Enum):
     ABSENT = "there is no such claim"
 
 
+Keeps = Callable[[Group, Collection[Pod]], bool]
+
+
+def never_keeps(_group: Group, _pods: Collection[Pod]) -> bool:
+    """Of a cause that nothing takes back."""
+    return False
+
+
 class Cause(NamedTuple):
     """Why a group leaves the node that it is bound to."""
 
-    keeps: Callable[[Group, Collection[Pod]], bool] = lambda _group, _pods: False
+    keeps: Keeps = never_keeps
     """Whether it is to stay, though none of these pods, which name it, lives there; asked with fresh reads of both."""
     status: Callable[[Group], Mapping[str, Any]] = lambda _: {}
     """Fields of its status that say why it left."""

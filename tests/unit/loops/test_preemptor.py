@@ -8,7 +8,7 @@ from deviceshare.domain.placement.join_obstacles import NOMINATED, request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.context import ClaimKey
 from deviceshare.loops.leader.preemptor import NOMINATED_SECONDS
-from deviceshare.loops.ports import Unavailable
+from deviceshare.loops.ports import Invalid, Unavailable
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time
 
@@ -157,3 +157,16 @@ async def test_a_node_is_not_kept_for_a_pod_that_waits_for_no_room_any_more() ->
         assert world.read_pod("first").nominated_node == "n1"
         world.cluster.edit(GROUPS, "urgent", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
         await soon(lambda: not world.read_pod("first").nominated_node, 30)
+
+
+@in_virtual_time
+async def test_a_pod_that_refuses_every_write_holds_up_no_other() -> None:
+    """A stranger's, whose turn comes first; its owner is told."""
+    async with led_world(2) as world:
+        names = await full(world, 0, 0)
+        world.cluster.fail = lambda verb, _, name: Invalid("full") if (verb, name) == ("patch", "stranger") else None
+        world.share("stranger", 50, refused=True, priority=2000)
+        world.share("urgent", 50, refused=True, **URGENT)
+        await soon(lambda: leaving(world, *names), 10)
+        assert world.read_pod("urgent").nominated_node == "n1"
+        assert events(world, "stranger", "CannotBeWritten")

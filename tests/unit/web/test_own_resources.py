@@ -128,7 +128,7 @@ async def test_groups_are_reviewed_when_made_and_changed(webhooks: Webhooks) -> 
 
 
 async def test_the_status_of_a_group_is_left_to_rbac(webhooks: Webhooks) -> None:
-    """Whoever may write it may have to mend it."""
+    """Whoever may write it may have to repair it."""
     response = await ask_group(webhooks, "UPDATE", subResource="status", object=a_group(), oldObject=a_group())
 
     assert response["allowed"]
